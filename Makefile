@@ -1,0 +1,37 @@
+# Every target makes its own .venv; nothing else needs to be installed but Python 3.11+.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test check format oracle benchmark clean
+
+demo: $(INSTALLED) ## run the demo on an embedded Temporal dev server
+	$(BIN)/durable-strands demo $(ARGS)
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+
+check: $(INSTALLED) ## lint, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+oracle: $(INSTALLED) ## compare the scheduler with its two oracles over all random graphs
+	$(BIN)/python -m tests.oracles
+
+benchmark: $(INSTALLED) ## compare with a hand-written workflow, side by side
+	$(BIN)/python -m benchmarks
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,70 @@
+"""Strands multi-agent graphs that survive anything: each run a Temporal workflow.
+
+Names are resolved when they are first used, so that importing `durable_strands.workflows` in
+Temporal's workflow sandbox never imports strands.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .activities.context import CurrentNode, current_node
+    from .activities.registry import GraphRegistry
+    from .client import DurableGraph, GraphRun
+    from .errors import (
+        DurableStrandsError,
+        GraphFailedError,
+        GraphNotRegisteredError,
+        InvalidGraphError,
+        InvalidGraphInputError,
+        PayloadTooLargeError,
+        RunClosedError,
+        TopologyMismatchError,
+    )
+    from .options import NodeOptions
+    from .worker.plugin import GraphPlugin
+
+_HOMES = {
+    "CurrentNode": "activities.context",
+    "current_node": "activities.context",
+    "GraphRegistry": "activities.registry",
+    "DurableGraph": "client",
+    "GraphRun": "client",
+    "DurableStrandsError": "errors",
+    "GraphFailedError": "errors",
+    "GraphNotRegisteredError": "errors",
+    "InvalidGraphError": "errors",
+    "InvalidGraphInputError": "errors",
+    "PayloadTooLargeError": "errors",
+    "RunClosedError": "errors",
+    "TopologyMismatchError": "errors",
+    "NodeOptions": "options",
+    "GraphPlugin": "worker.plugin",
+}
+
+__all__ = [
+    "CurrentNode",
+    "DurableGraph",
+    "DurableStrandsError",
+    "GraphFailedError",
+    "GraphNotRegisteredError",
+    "GraphPlugin",
+    "GraphRegistry",
+    "GraphRun",
+    "InvalidGraphError",
+    "InvalidGraphInputError",
+    "NodeOptions",
+    "PayloadTooLargeError",
+    "RunClosedError",
+    "TopologyMismatchError",
+    "current_node",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,60 @@
+"""The registry's content as Temporal activities: one per node, and two for the workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from .. import wire
+from ..errors import GraphNotRegisteredError
+from .edges import evaluate_edges
+from .node import run_visit
+from .pool import ExecutorPool
+from .registry import GraphRegistry, RegisteredGraph
+
+Activity = Callable[..., Any]
+
+
+def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Activity]:
+    """Return the activities that serve a registry's graphs.
+
+    Args:
+        registry: The graphs.
+        payload_limit: Bytes that one payload may have; None where external storage takes what
+            is larger. It goes into every plan.
+    """
+
+    def find(graph: str) -> RegisteredGraph:
+        try:
+            return registry[graph]
+        except GraphNotRegisteredError as error:
+            raise ApplicationError(
+                str(error), type=wire.ErrorType.NOT_REGISTERED, non_retryable=True
+            ) from error
+
+    @activity.defn(name=wire.PLAN_ACTIVITY)
+    async def plan(data: dict[str, Any]) -> dict[str, Any]:
+        found = find(wire.PlanRequest.load(data).graph)
+        return found.plan.model_copy(update={"payload_limit": payload_limit}).dump()
+
+    @activity.defn(name=wire.EDGES_ACTIVITY)
+    async def edges(data: dict[str, Any]) -> dict[str, Any]:
+        return await evaluate_edges(find(data["graph"]), data)
+
+    nodes = [
+        _node_activity(graph.name, node.id, graph.pool)
+        for graph in registry
+        for node in graph.plan.nodes
+    ]
+    return [plan, edges, *nodes]
+
+
+def _node_activity(graph: str, node: str, pool: ExecutorPool) -> Activity:
+    @activity.defn(name=wire.activity_type(graph, node))
+    async def visit(data: dict[str, Any]) -> dict[str, Any]:
+        return await run_visit(pool, data)
+
+    return visit

@@ -1,0 +1,102 @@
+"""From an exception of a node to what Temporal is told: retry, retry later, or never.
+
+The rule: an error that would come back the same is not retried, since each attempt of an agent
+node pays for its model calls again. docs/failures.md has the table.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from strands.types.exceptions import (
+    CheckpointException,
+    ConcurrencyException,
+    ContextWindowOverflowException,
+    EventLoopException,
+    MaxTokensReachedException,
+    ModelThrottledException,
+    SessionException,
+    SnapshotException,
+)
+from temporalio.exceptions import ApplicationError
+
+from .. import wire
+from ..codec import error_to_wire
+from ..errors import NodeTimeoutError, PayloadTooLargeError
+
+THROTTLE_DELAY = timedelta(seconds=30)
+"""How long a throttled node waits before its next attempt, where the provider named no time."""
+
+_MISTAKES = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""A programming error comes back with every attempt."""
+
+_TERMINAL = (
+    CheckpointException,
+    ConcurrencyException,
+    ContextWindowOverflowException,
+    MaxTokensReachedException,
+    SessionException,
+    SnapshotException,
+    PayloadTooLargeError,
+    NodeTimeoutError,
+)
+"""So do these of Strands', and ours: the same input gives the same end."""
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Say whether another attempt could end otherwise."""
+    if isinstance(error, (*_MISTAKES, *_TERMINAL)):
+        return False
+    # A ValueError proper is an invalid argument; its subclasses are mostly about data that a
+    # model produced (JSON, validation), and a model may do better the next time.
+    return type(error) is not ValueError
+
+
+def retry_delay(error: BaseException) -> timedelta | None:
+    """Return how long to wait before the next attempt, None for the retry policy's own pace."""
+    if not isinstance(error, ModelThrottledException):
+        return None
+    seconds = getattr(error, "retry_after", None)
+    return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else THROTTLE_DELAY
+
+
+def to_application_error(error: Exception) -> ApplicationError:
+    """Return the failure of an activity for an exception of its node.
+
+    Its details carry an `ErrorInfo`, from which the caller's side raises the exception again.
+    """
+    if isinstance(error, ApplicationError):
+        return error  # The user's own word to Temporal stands.
+    while isinstance(error, EventLoopException):
+        error = error.original_exception  # Only a wrapper: the cause decides.
+    failure = ApplicationError(
+        str(error),
+        error_to_wire(error).dump(),
+        type=type(error).__name__,
+        non_retryable=not is_retryable(error),
+        next_retry_delay=retry_delay(error),
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def check_size(what: str, data: object, limit: int | None) -> None:
+    """Refuse what is too large to travel.
+
+    Raises:
+        PayloadTooLargeError: The JSON of `data` has more than `limit` bytes.
+    """
+    if limit is None:
+        return
+    size = len(json.dumps(data))
+    if size > limit:
+        raise PayloadTooLargeError(wire.too_large(what, size, limit))

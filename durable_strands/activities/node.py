@@ -1,0 +1,228 @@
+"""Runs one visit of one node: the activity behind every node of a graph.
+
+The way of the data: input -> a fresh executor, with its carried state if it has any -> the
+prompt -> the executor's stream -> Strands' `NodeResult`, as `Graph` would make it -> outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import time
+from collections.abc import Awaitable
+from typing import Any
+
+from strands.agent.base import AgentBase
+from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
+from strands.types._snapshot import Snapshot
+from strands.types.content import ContentBlock
+from strands.types.event_loop import Metrics, Usage
+from strands.types.session import decode_bytes_values, encode_bytes_values
+from temporalio import activity
+
+from .. import wire
+from ..codec import (
+    INTERNAL_KEYS,
+    is_json,
+    node_result_to_wire,
+    task_from_wire,
+)
+from ..errors import NodeTimeoutError
+from .context import CurrentNode, current
+from .failures import check_size, to_application_error
+from .heartbeat import heartbeats
+from .pool import ExecutorPool
+
+logger = logging.getLogger(__name__)
+
+
+async def run_visit(pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
+    """Run a visit: the body of a node's activity.
+
+    Args:
+        pool: Executors of the node's graph.
+        data: A `wire.NodeInput` as a JSON object.
+
+    Returns:
+        A `wire.NodeOutcome` as a JSON object.
+
+    Raises:
+        ApplicationError: The node raised; its details hold a `wire.ErrorInfo`.
+    """
+    visit = wire.NodeInput.load(data)
+    info = activity.info()
+    current.set(
+        CurrentNode(
+            workflow_id=info.workflow_id or "",
+            run_id=info.workflow_run_id or "",
+            graph=visit.graph,
+            path=visit.node,
+            visit=visit.visit,
+            attempt=info.attempt,
+        )
+    )
+    async with heartbeats():
+        try:
+            outcome = (await _outcome(pool, visit)).dump()
+            check_size(f"the result of node {visit.node!r}", outcome, visit.payload_limit)
+            return outcome
+        except Exception as error:
+            logger.warning(
+                "node=<%s>, visit=<%d>, attempt=<%d>, error=<%s> | node raised",
+                visit.node,
+                visit.visit,
+                info.attempt,
+                type(error).__name__,
+            )
+            raise to_application_error(error) from error
+
+
+async def _outcome(pool: ExecutorPool, visit: wire.NodeInput) -> wire.NodeOutcome:
+    state = copy.deepcopy(visit.invocation_state)
+    with pool.lease(visit.graph, visit.node) as lease:
+        if visit.snapshot is not None:
+            lease.executor.load_snapshot(Snapshot.from_dict(decode_bytes_values(visit.snapshot)))
+        result = await _within(
+            visit.node_timeout,
+            visit.node,
+            execute(visit.node, lease.executor, build_input(visit), state),
+        )
+        snapshot = None
+        if visit.carries_state:
+            taken = lease.executor.take_snapshot(preset="session")
+            snapshot = encode_bytes_values(taken.to_dict())
+        lease.reusable = result.status is Status.COMPLETED
+    return wire.NodeOutcome(
+        node=visit.node,
+        visit=visit.visit,
+        report=node_result_to_wire(result, visit.visit),
+        state_changes=state_changes(visit.invocation_state, state, f"node {visit.node!r}"),
+        snapshot=snapshot,
+    )
+
+
+async def _within(seconds: float | None, node: str, execution: Awaitable[NodeResult]) -> NodeResult:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await execution
+    except TimeoutError as timeout:
+        if not limit.expired():
+            raise  # The node's own.
+        raise NodeTimeoutError(f"Node '{node}' execution timed out after {seconds}s") from timeout
+
+
+def build_input(visit: wire.NodeInput) -> list[ContentBlock]:
+    """Build a node's prompt, block by block as Strands' `Graph._build_node_input` does."""
+    task = task_from_wire(visit.task)
+    if not visit.dependencies:
+        return [ContentBlock(text=task)] if isinstance(task, str) else task
+    if isinstance(task, str):
+        blocks = [ContentBlock(text=f"Original Task: {task}")]
+    else:
+        blocks = [ContentBlock(text="Original Task:"), *task]
+    blocks.append(ContentBlock(text="\nInputs from previous nodes:"))
+    for dependency in visit.dependencies:
+        blocks.append(ContentBlock(text=f"\nFrom {dependency.source}:"))
+        for said in dependency.texts:
+            blocks.append(ContentBlock(text=f"  - {said.agent_name or 'Agent'}: {said.text}"))
+    return blocks
+
+
+async def execute(
+    node: str, executor: Any, prompt: list[ContentBlock], state: dict[str, Any]
+) -> NodeResult:
+    """Run an executor on a prompt, and make of its result what Strands' `Graph` would.
+
+    Args:
+        node: The node's id, for error messages.
+        executor: An agent, anything that answers like one, or an orchestrator.
+        prompt: The content blocks of its input.
+        state: The invocation state; it is changed by whoever writes to it.
+
+    Raises:
+        ValueError: The executor is of no supported type, or its stream had no result.
+    """
+    started = time.monotonic()
+    if isinstance(executor, MultiAgentBase):
+        outcome, _ = await _last_result(node, executor, executor.stream_async(prompt, state))
+        return _of_orchestrator(outcome)
+    if isinstance(executor, AgentBase):
+        stream = executor.stream_async(prompt, invocation_state=state)
+        answer, cancelled = await _last_result(node, executor, stream)
+        return _of_agent(node, answer, cancelled, round((time.monotonic() - started) * 1000))
+    raise ValueError(f"Node '{node}' of type '{type(executor)}' is not supported")
+
+
+async def _last_result(node: str, executor: Any, stream: Any) -> tuple[Any, bool]:
+    """Return a stream's last result, and whether the executor's cancel signal was set then.
+
+    The signal must be read before the stream ends, which clears it.
+    """
+    result, cancelled = None, False
+    async for event in stream:
+        if "result" in event:
+            result = event["result"]
+            signal = getattr(executor, "cancel_signal", None)
+            cancelled = signal is not None and bool(signal.is_set())
+    if result is None:
+        raise ValueError(f"Node '{node}' did not produce a result event")
+    return result, cancelled
+
+
+def _of_orchestrator(result: MultiAgentResult) -> NodeResult:
+    if result.status is Status.INTERRUPTED:
+        raise NotImplementedError(
+            "The orchestrator asked a human. Interrupts inside an orchestrator that runs whole "
+            "in one activity are not supported."
+        )
+    return NodeResult(
+        result=result,
+        execution_time=result.execution_time,
+        status=result.status,
+        accumulated_usage=result.accumulated_usage,
+        accumulated_metrics=result.accumulated_metrics,
+        execution_count=result.execution_count,
+    )
+
+
+def _of_agent(node: str, result: Any, cancelled: bool, execution_time: int) -> NodeResult:
+    stop_reason = getattr(result, "stop_reason", "end_turn")
+    if stop_reason == "interrupt":
+        raise NotImplementedError(
+            f"Node '{node}' asked a human. Interrupts are not supported in this version."
+        )
+    # An abort sets the signal; the stop tool's deferred cancel doesn't, and is a completion.
+    failed = stop_reason == "cancelled" and cancelled
+    metrics = getattr(result, "metrics", None)
+    no_usage = Usage(inputTokens=0, outputTokens=0, totalTokens=0)
+    return NodeResult(
+        result=result,
+        execution_time=execution_time,
+        status=Status.FAILED if failed else Status.COMPLETED,
+        accumulated_usage=getattr(metrics, "accumulated_usage", no_usage),
+        accumulated_metrics=getattr(metrics, "accumulated_metrics", Metrics(latencyMs=0)),
+        execution_count=1,
+    )
+
+
+def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wire.StateChanges:
+    """Return what someone changed in their copy of the invocation state.
+
+    Keys of Strands' event loop stay behind. A value that isn't JSON stays behind too, with a
+    warning: it may serve inside the node, but can't travel to the next.
+    """
+    changed: dict[str, Any] = {}
+    for key, value in after.items():
+        if key in INTERNAL_KEYS:
+            continue
+        if not isinstance(key, str) or not is_json(value):
+            logger.warning(
+                "who=<%s>, key=<%s> | invocation state value is not JSON and stays in the node",
+                who,
+                key,
+            )
+        elif key not in before or before[key] != value:
+            changed[key] = value
+    removed = [key for key in before if key not in after]
+    return wire.StateChanges(changed=changed, removed=removed)

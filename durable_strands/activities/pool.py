@@ -1,0 +1,119 @@
+"""Executors, ready for visits: built by the user's factory, reused only when truly fresh.
+
+Nothing mutable may be shared between runs, nodes or visits. The plain way is to build the
+graph anew for each visit, but building can be dear, and one build yields an executor for every
+node. So executors are kept per node and handed out one visit at a time. After the visit an
+executor comes back only if it can be reset completely; all others are dropped.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from strands import Agent
+from strands.multiagent.graph import Graph
+from strands.telemetry.metrics import EventLoopMetrics
+from strands.types._snapshot import Snapshot
+
+from ..errors import TopologyMismatchError
+
+_SPARE = 32
+"""Most idle executors kept per node. A node that is never visited must not pile them up."""
+
+
+def can_snapshot(executor: object) -> bool:
+    """Say whether an executor's state can be taken and given back, as Strands' Agent can."""
+    return hasattr(executor, "take_snapshot") and hasattr(executor, "load_snapshot")
+
+
+class Lease:
+    """An executor handed out for one visit.
+
+    Attributes:
+        executor: The executor, as the factory made it.
+        reusable: Set by the borrower when the visit ended well.
+    """
+
+    def __init__(self, executor: Any, initial: Snapshot | None) -> None:
+        """Remember what the executor is reset to; None for one that can't be."""
+        self.executor = executor
+        self.reusable = False
+        self._initial = initial
+        self._tools = list(getattr(executor, "tool_names", ()))
+
+    def reset(self) -> bool:
+        """Bring the executor back to how the factory made it; False if that can't be done."""
+        if self._initial is None or not self.reusable or self.executor.tool_names != self._tools:
+            return False
+        self.executor.load_snapshot(self._initial)
+        self.executor.event_loop_metrics = EventLoopMetrics()
+        return True
+
+
+class ExecutorPool:
+    """The executors of one registered graph on this worker."""
+
+    def __init__(self, build: Callable[[], Graph], template: Graph) -> None:
+        """Begin empty.
+
+        Args:
+            build: Builds the graph anew.
+            template: The instance that the plan was made from; it is never executed.
+        """
+        self._build = build
+        self._free: dict[str, deque[Lease]] = {node: deque() for node in template.nodes}
+
+    @contextmanager
+    def lease(self, graph: str, node: str) -> Iterator[Lease]:
+        """Hand out a fresh executor of `node`, and take it back after the visit.
+
+        Raises:
+            TopologyMismatchError: The graph has no such node (any more).
+        """
+        if node not in self._free:
+            raise TopologyMismatchError(
+                f"Graph {graph!r} on this worker has no node {node!r}, but the run's plan does: "
+                "it was started with another version of the graph. Deploy a worker that still "
+                "has the node, or start a new run."
+            )
+        if not self._free[node]:
+            self._stock()
+        lease = self._free[node].popleft()
+        yield lease
+        if lease.reset() and len(self._free[node]) < _SPARE:
+            lease.reusable = False
+            self._free[node].append(lease)
+
+    def _stock(self) -> None:
+        """Build the graph once more and keep an executor of it for every node."""
+        for node_id, node in self._build().nodes.items():
+            idle = self._free.setdefault(node_id, deque())
+            if len(idle) < _SPARE:
+                idle.append(Lease(node.executor, _initial_state(node.executor)))
+
+
+def _initial_state(executor: object) -> Snapshot | None:
+    """Return what an executor must be reset to, or None if it can't be reset for certain.
+
+    Strands' snapshot covers all that an `Agent` itself keeps. It can't cover what a subclass,
+    a hook, a plugin or a session manager of the user's keeps, so an agent with one of these is
+    used once.
+    """
+    if type(executor) is not Agent or executor._session_manager is not None:
+        return None
+    for callbacks in executor.hooks._registered_callbacks.values():
+        for entry in callbacks:
+            if not _is_strands_own(entry.callback):
+                return None
+    snapshot = executor.take_snapshot(preset="session", include=["system_prompt"])
+    return Snapshot.from_dict(copy.deepcopy(snapshot.to_dict()))
+
+
+def _is_strands_own(callback: Any) -> bool:
+    owner = getattr(callback, "__self__", None)
+    module = type(owner).__module__ if owner is not None else getattr(callback, "__module__", "")
+    return str(module).split(".")[0] == "strands"

@@ -1,0 +1,266 @@
+"""The caller's side: a durable graph as a Strands orchestrator, and one run of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, cast
+
+from pydantic import ValidationError
+from strands.multiagent.base import MultiAgentBase
+from strands.multiagent.graph import GraphResult
+from strands.types.multiagent import MultiAgentInput
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
+from temporalio.exceptions import CancelledError, TerminatedError
+from temporalio.exceptions import TimeoutError as RunTimeoutError
+
+from . import wire
+from .codec import INTERNAL_KEYS, error_from_wire, graph_result_from_wire, is_json, task_to_wire
+from .errors import GraphFailedError, InvalidGraphInputError
+from .history import Closing, HistoryReader, closed_error, closing_of
+
+
+class DurableGraph(MultiAgentBase):
+    """A graph that runs durably, wherever a Strands `Graph` could stand.
+
+    It needs no registry: the graph lives on a worker. Each call is a run of its own, so one
+    object may be called many times at once. A run doesn't depend on its caller: closing a
+    stream early, or losing the caller, leaves it going.
+
+    Example:
+        ```python
+        graph = DurableGraph(client, "brief")
+        result = await graph.invoke_async("Summarise ...")
+        ```
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        task_queue: str = wire.DEFAULT_TASK_QUEUE,
+        id: str | None = None,  # noqa: A002 - Strands' own name for it
+        run_timeout: timedelta | None = None,
+    ) -> None:
+        """Refer to a graph on a worker.
+
+        Args:
+            client: A connected Temporal client.
+            name: Name under which the graph is registered on the worker.
+            task_queue: Task queue of that worker.
+            id: Strands' id of this orchestrator, and the beginning of its runs' workflow ids.
+                Default: `name`.
+            run_timeout: Longest that a run may take, waiting included; the server ends it then.
+        """
+        super().__init__()
+        self.id = id or name
+        self._client = client
+        self._name = name
+        self._task_queue = task_queue
+        self._run_timeout = run_timeout
+
+    async def start(
+        self,
+        task: MultiAgentInput,
+        invocation_state: dict[str, Any] | None = None,
+        *,
+        workflow_id: str | None = None,
+    ) -> GraphRun:
+        """Start a run and return at once.
+
+        Args:
+            task: Text or content blocks.
+            invocation_state: JSON values for the run; they are copied, never changed.
+            workflow_id: Id of the workflow. Default: this graph's id and a random part.
+
+        Raises:
+            InvalidGraphInputError: `task` or `invocation_state` can't travel; names what.
+            temporalio.exceptions.WorkflowAlreadyStartedError: `workflow_id` is running.
+        """
+        handle = await self._client.start_workflow(
+            wire.WORKFLOW_TYPE,
+            _to_wire(self._name, task, invocation_state or {}).dump(),
+            id=workflow_id or f"{self.id}-{uuid.uuid4()}",
+            task_queue=self._task_queue,
+            execution_timeout=self._run_timeout,
+            memo={"graph": self._name},
+            static_summary=f"Strands graph {self._name}",
+        )
+        return GraphRun(self._client, handle.id, handle.first_execution_run_id)
+
+    def attach(self, workflow_id: str, *, run_id: str | None = None) -> GraphRun:
+        """Return a run that was started elsewhere, or before; nothing is asked of the server."""
+        return GraphRun(self._client, workflow_id, run_id)
+
+    async def invoke_async(
+        self, task: MultiAgentInput, invocation_state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> GraphResult:
+        """Run the graph and wait for its result, as Strands' `Graph.invoke_async` does.
+
+        Args:
+            task: Text or content blocks.
+            invocation_state: JSON values for the run.
+            **kwargs: Ignored, as in Strands.
+
+        Raises:
+            Exception: A node or a condition raised: its own exception where the class is
+                builtin or imported here, with `GraphFailedError` as its cause; else
+                `GraphFailedError` itself. A limit, or a node that returned a failed result,
+                raises nothing: the result says FAILED.
+            InvalidGraphInputError: The input is wrong.
+            GraphNotRegisteredError: The worker has no such graph.
+            RunClosedError: The run was cancelled, terminated or timed out.
+        """
+        del kwargs
+        run = await self.start(task, invocation_state)
+        return await run.result()
+
+    async def stream_async(
+        self, task: MultiAgentInput, invocation_state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Run the graph and yield Strands' event dictionaries as history records them.
+
+        Args:
+            task: Text or content blocks.
+            invocation_state: JSON values for the run.
+            **kwargs: Ignored, as in Strands.
+
+        Yields:
+            `multiagent_node_start`, `multiagent_node_stop`, `multiagent_handoff`, and last
+            `multiagent_result` with the `GraphResult`.
+
+        Raises:
+            Exception: As `invoke_async`, after the events up to the failure.
+        """
+        del kwargs
+        run = await self.start(task, invocation_state)
+        reader = run._reader()
+        async for event in reader.events():
+            if "result" in event:
+                _raise_failure(reader.closing)
+            yield event
+        _raise_failure(reader.closing)
+
+
+class GraphRun:
+    """One run of a durable graph: a handle, good in any process at any time.
+
+    Attributes:
+        id: The workflow id.
+        run_id: Temporal's id of the execution; None for the latest under `id`.
+    """
+
+    def __init__(self, client: Client, id: str, run_id: str | None = None) -> None:  # noqa: A002
+        """Refer to a run; nothing is asked of the server."""
+        self.id = id
+        self.run_id = run_id
+        self._client = client
+        self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(id, run_id=run_id)
+
+    async def status(self) -> wire.RunReport:
+        """Return the run's report as of now, also after it closed.
+
+        Raises:
+            temporalio.service.RPCError: There is no such run, or no worker to answer.
+        """
+        return wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
+
+    async def result(self) -> GraphResult:
+        """Wait for the run's end and return its result; raises as `DurableGraph.invoke_async`."""
+        try:
+            report = wire.RunReport.load(await self._handle.result())
+        except WorkflowFailureError as failure:
+            closing = self._closing(failure.cause)
+            _raise_failure(closing)
+            assert closing.report is not None, "an end without report has raised"
+            report = closing.report
+        return graph_result_from_wire(report)
+
+    async def cancel(self) -> None:
+        """Ask for the run's cancellation: nodes in flight are cancelled, then it ends."""
+        await self._handle.cancel()
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield Strands' event dictionaries from the run's beginning to its end.
+
+        Unlike `DurableGraph.stream_async` it raises nothing for a failed run: a watcher gets
+        its result event like any other.
+
+        Yields:
+            The dictionaries that `DurableGraph.stream_async` yields.
+
+        Raises:
+            DurableStrandsError: The run ended without any result: its input was refused, or it
+                was cancelled, terminated or timed out.
+        """
+        reader = self._reader()
+        async for event in reader.events():
+            yield event
+        if reader.closing is not None and reader.closing.error is not None:
+            raise reader.closing.error
+
+    async def is_closed(self) -> bool:
+        """Say whether the run has ended, in whatever way."""
+        described = await self._handle.describe()
+        return described.status is not WorkflowExecutionStatus.RUNNING
+
+    def _reader(self) -> HistoryReader:
+        return HistoryReader(self._handle, self._client.data_converter)
+
+    def _closing(self, cause: BaseException | None) -> Closing:
+        for kind, how in (
+            (CancelledError, "cancelled"),
+            (TerminatedError, "terminated"),
+            (RunTimeoutError, "timed out"),
+        ):
+            if isinstance(cause, kind):
+                return Closing(error=closed_error(self.id, how))
+        return closing_of(cause)
+
+
+def _to_wire(graph: str, task: Any, invocation_state: dict[str, Any]) -> wire.GraphInput:
+    """Check a caller's input and return it as it travels.
+
+    Strands' own keys are left out: they are there when this graph is a node of another.
+    """
+    state = {}
+    for key, value in invocation_state.items():
+        if key in INTERNAL_KEYS:
+            continue
+        if not is_json(value):
+            raise InvalidGraphInputError(
+                f"invocation_state[{key!r}] is a {type(value).__name__}, which is not JSON and "
+                "can't travel to the worker. Pass a plain value that the node can make it from."
+            )
+        state[key] = value
+    try:
+        return wire.GraphInput(graph=graph, task=task_to_wire(task), invocation_state=state)
+    except ValidationError as error:
+        raise InvalidGraphInputError(wire.explain(error)) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidGraphInputError(str(error)) from error
+
+
+def _raise_failure(closing: Closing | None) -> None:
+    """Raise what a run's end has to raise, if anything."""
+    if closing is None:
+        return
+    if closing.error is not None:
+        raise closing.error
+    report = cast(wire.RunReport, closing.report)
+    if report.error is None:
+        return
+    failed = GraphFailedError(
+        f"Graph {report.graph!r} failed: {report.reason}", graph_result_from_wire(report)
+    )
+    error = error_from_wire(report.error)
+    if type(error).__name__ == report.error.type:
+        raise error from failed
+    raise failed

@@ -1,0 +1,57 @@
+"""The errors that callers see. Each says what happened and what to do about it.
+
+On the wire an error is only its type name (`wire.ErrorType`); these classes live on either
+side of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from strands.multiagent.graph import GraphResult
+
+
+class DurableStrandsError(Exception):
+    """Base of all errors of this library."""
+
+
+class InvalidGraphError(DurableStrandsError, ValueError):
+    """A graph or an option can't be registered: the message names it and says what to change."""
+
+
+class InvalidGraphInputError(DurableStrandsError, ValueError):
+    """A run was given an input it can't start from: the message names the field."""
+
+
+class GraphNotRegisteredError(DurableStrandsError, LookupError):
+    """No graph of that name is registered on the worker that was asked."""
+
+
+class TopologyMismatchError(DurableStrandsError):
+    """A run needs a node or an edge that the worker's present graph doesn't have."""
+
+
+class PayloadTooLargeError(DurableStrandsError):
+    """Something is too large to travel inline, and no external storage is configured."""
+
+
+class NodeTimeoutError(DurableStrandsError, TimeoutError):
+    """A node took longer than it may, or its worker was lost for good."""
+
+
+class RunClosedError(DurableStrandsError):
+    """The run has ended, or was terminated, and can't do what was asked of it."""
+
+
+class GraphFailedError(DurableStrandsError, RuntimeError):
+    """A run failed.
+
+    Attributes:
+        result: What it had reached: the partial result, with status FAILED.
+    """
+
+    def __init__(self, message: str, result: GraphResult | None = None) -> None:
+        """Keep the partial result beside the message."""
+        super().__init__(message)
+        self.result = result

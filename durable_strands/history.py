@@ -1,0 +1,184 @@
+"""From a run's Temporal history to Strands' events.
+
+History is the event stream: following it costs the run nothing, any number of watchers may do
+it, and a run that closed long ago tells its events as well as one that goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from strands.multiagent.base import NodeResult, Status
+from strands.types._events import (
+    MultiAgentHandoffEvent,
+    MultiAgentNodeStartEvent,
+    MultiAgentNodeStopEvent,
+    MultiAgentResultEvent,
+)
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHandle
+from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError, FailureError
+
+from . import wire
+from .codec import error_from_wire, graph_result_from_wire, node_result_from_wire
+from .errors import (
+    DurableStrandsError,
+    GraphNotRegisteredError,
+    InvalidGraphInputError,
+    RunClosedError,
+)
+
+
+@dataclass(frozen=True)
+class Closing:
+    """How a run ended.
+
+    Attributes:
+        report: Its last report, if it got as far as having one.
+        error: Why there is no report.
+    """
+
+    report: wire.RunReport | None = None
+    error: DurableStrandsError | None = None
+
+
+class HistoryReader:
+    """Reads one run's history, event by event, in order.
+
+    Attributes:
+        closing: How the run ended, once `events` has come to its end.
+    """
+
+    def __init__(self, handle: WorkflowHandle[Any, Any], converter: DataConverter) -> None:
+        """Read by `handle`; payloads are decoded by `converter`, the client's own."""
+        self.closing: Closing | None = None
+        self._handle = handle
+        self._converter = converter
+        self._kinds: dict[str, str] = {}
+        self._visits: dict[int, str] = {}
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield Strands' event dictionaries up to the run's end, waiting for those to come.
+
+        The last one has the result, whether the run completed or failed. A run that was
+        cancelled, terminated or never really began ends without one; see `closing`.
+        """
+        async for event in self._handle.fetch_history_events(wait_new_event=True):
+            translate = _TRANSLATORS.get(event.event_type)
+            if translate is not None:
+                async for item in translate(self, event):
+                    yield item
+        if self.closing is not None and self.closing.report is not None:
+            result = graph_result_from_wire(self.closing.report)
+            yield MultiAgentResultEvent(result=result).as_dict()
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    async def _marker(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        """Take the plan from the first local activity; it says which nodes orchestrate."""
+        details = event.marker_recorded_event_attributes.details
+        if not self._kinds and "result" in details:
+            plan = wire.GraphPlan.load(await self._decode(details["result"]))
+            self._kinds = {node.id: node.kind for node in plan.nodes}
+        return
+        yield
+
+    async def _scheduled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        attributes = event.activity_task_scheduled_event_attributes
+        argument = wire.NodeInput.load(await self._decode(attributes.input))
+        self._visits[event.event_id] = argument.node
+        if argument.dependencies:
+            sources = [dependency.source for dependency in argument.dependencies]
+            yield MultiAgentHandoffEvent(sources, [argument.node]).as_dict()
+        kind = self._kinds.get(argument.node, "agent")
+        yield MultiAgentNodeStartEvent(argument.node, kind).as_dict()
+
+    async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        attributes = event.activity_task_completed_event_attributes
+        node = self._visits[attributes.scheduled_event_id]
+        outcome = wire.NodeOutcome.load(await self._decode(attributes.result))
+        yield MultiAgentNodeStopEvent(node, node_result_from_wire(outcome.report)).as_dict()
+
+    async def _failed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        attributes = event.activity_task_failed_event_attributes
+        yield await self._stopped(attributes.scheduled_event_id, attributes.failure)
+
+    async def _timed_out(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        attributes = event.activity_task_timed_out_event_attributes
+        yield await self._stopped(attributes.scheduled_event_id, attributes.failure)
+
+    async def _stopped(self, scheduled: int, failure: Failure) -> dict[str, Any]:
+        error = await self._converter.decode_failure(failure)
+        result: Exception = error if isinstance(error, Exception) else RuntimeError(str(error))
+        if isinstance(error, ApplicationError) and error.details:
+            # Details that aren't ours leave it at the failure itself.
+            with contextlib.suppress(ValueError):
+                result = error_from_wire(wire.ErrorInfo.load(error.details[0]))
+        node_result = NodeResult(result=result, status=Status.FAILED, execution_count=1)
+        return MultiAgentNodeStopEvent(self._visits[scheduled], node_result).as_dict()
+
+    # -- the run's end -------------------------------------------------------------------------
+
+    async def _run_completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        result = await self._decode(event.workflow_execution_completed_event_attributes.result)
+        self.closing = Closing(report=wire.RunReport.load(result))
+        return
+        yield
+
+    async def _run_failed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        failure = event.workflow_execution_failed_event_attributes.failure
+        self.closing = closing_of(await self._converter.decode_failure(failure))
+        return
+        yield
+
+    async def _run_closed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        how = EventType.Name(event.event_type).removeprefix("EVENT_TYPE_WORKFLOW_EXECUTION_")
+        self.closing = Closing(error=closed_error(self._handle.id, how.replace("_", " ").lower()))
+        return
+        yield
+
+    async def _decode(self, payloads: Payloads) -> Any:
+        values = await self._converter.decode(payloads.payloads)
+        return values[0] if values else None
+
+
+_TRANSLATORS = {
+    EventType.EVENT_TYPE_MARKER_RECORDED: HistoryReader._marker,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: HistoryReader._scheduled,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: HistoryReader._completed,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: HistoryReader._failed,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: HistoryReader._timed_out,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: HistoryReader._run_completed,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: HistoryReader._run_failed,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: HistoryReader._run_closed,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: HistoryReader._run_closed,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: HistoryReader._run_closed,
+}
+
+
+def closed_error(workflow_id: str, how: str) -> RunClosedError:
+    """Return the error of a run that was closed from outside."""
+    return RunClosedError(
+        f"Run {workflow_id!r} was {how} before it ended by itself. Its history has what it did "
+        "until then; start a new run to do it again."
+    )
+
+
+def closing_of(failure: BaseException | None) -> Closing:
+    """Return what a failed run says of its end."""
+    if isinstance(failure, ApplicationError):
+        if failure.type == wire.ErrorType.GRAPH_FAILED and failure.details:
+            return Closing(report=wire.RunReport.load(failure.details[0]))
+        if failure.type == wire.ErrorType.INVALID_INPUT:
+            return Closing(error=InvalidGraphInputError(failure.message))
+        if failure.type == wire.ErrorType.NOT_REGISTERED:
+            return Closing(error=GraphNotRegisteredError(failure.message))
+    message = failure.message if isinstance(failure, FailureError) else str(failure)
+    return Closing(error=RunClosedError(f"The run failed outside its graph: {message}"))

@@ -1,0 +1,551 @@
+"""Everything that crosses a process boundary, as versioned pydantic models.
+
+Workflow input, activity arguments and results, the recorded plan, queries and the final
+result are all defined here and nowhere else. On the wire each of them is a plain JSON object,
+so the `temporal` command, another SDK or a user's own payload converter can read and write it.
+
+Rules of this room:
+
+* It imports neither strands nor temporalio: the workflow sandbox, the worker and a bare client
+  all read it.
+* Reading tolerates unknown fields, so that a newer writer doesn't break an older reader.
+  Writing leaves out defaults, so that history stays small.
+* A field is only ever added, with a default. A change of meaning needs a new `WIRE_VERSION`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+WIRE_VERSION = 1
+"""Version of the wire format, recorded in each plan."""
+
+WORKFLOW_TYPE = "StrandsGraph"
+"""Temporal workflow type of a graph run."""
+
+PLAN_ACTIVITY = "durable_strands.plan"
+"""Local activity that answers with the `GraphPlan` of a registered graph."""
+
+EDGES_ACTIVITY = "durable_strands.edges"
+"""Local activity that evaluates edge conditions."""
+
+STATUS_QUERY = "status"
+"""Query that answers with a `RunReport`."""
+
+DEFAULT_TASK_QUEUE = "durable-strands"
+"""Task queue of a worker and of a caller that name none."""
+
+RESERVED_PREFIX = "durable_strands."
+"""No graph may have a name that starts like this: it would collide with our activity types."""
+
+BYTES_MARK = "__bytes_encoded__"
+"""Key by which Strands' session code marks base64-encoded bytes; ours travel the same way."""
+
+DEFAULT_PAYLOAD_LIMIT = 2 * 1024 * 1024
+"""Bytes of one payload that a Temporal server accepts by default (`limit.blobSize.error`)."""
+
+
+class ErrorType:
+    """The `type` of each Temporal `ApplicationError` by which a run fails.
+
+    They are strings on the wire, the same for every SDK, so they never change.
+    """
+
+    INVALID_INPUT = "InvalidGraphInput"
+    NOT_REGISTERED = "GraphNotRegistered"
+    GRAPH_FAILED = "GraphFailed"
+
+
+def activity_type(graph: str, path: str) -> str:
+    """Return the activity type of a node: `"<graph>.<path>"`."""
+    return f"{graph}.{path}"
+
+
+def activity_id(path: str, visit: int) -> str:
+    """Return the activity id of one visit of a node: `"<path>#<visit>"`."""
+    return f"{path}#{visit}"
+
+
+def too_large(what: str, size: int, limit: int) -> str:
+    """Say that a payload is too large, and what to do about it."""
+    return (
+        f"{what} has {size} bytes, more than the {limit} that one payload may have. Configure "
+        "external storage on the client's data converter "
+        "(temporalio.converter.ExternalStorage), or pass large things by reference."
+    )
+
+
+class Wire(BaseModel):
+    """Base of all wire models: immutable, tolerant reader, terse writer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def dump(self) -> dict[str, Any]:
+        """Return the JSON object of this model, without the fields that have their default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @classmethod
+    def load(cls, data: Any) -> Self:
+        """Read a model from its JSON object.
+
+        Raises:
+            pydantic.ValidationError: `data` doesn't have this model's form.
+        """
+        return cls.model_validate(data)
+
+
+def explain(error: ValidationError) -> str:
+    """Say in one line which fields of an input are wrong, and how."""
+    problems = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"]) or "input"
+        problems.append(f"{where}: {item['msg']}")
+    return "; ".join(problems)
+
+
+# ---------------------------------------------------------------------------------------------
+# The plan: what a run records before anything else
+# ---------------------------------------------------------------------------------------------
+
+Join = Literal["all", "any"]
+Semantics = Literal["dataflow", "strands"]
+OnFailure = Literal["fail_fast", "prune"]
+OnRevisit = Literal["keep", "reset"]
+
+
+class RetryPlan(Wire):
+    """Retry policy of a node; times in seconds, as in Temporal's `RetryPolicy`."""
+
+    initial_interval: float = 1.0
+    backoff_coefficient: float = 2.0
+    maximum_interval: float | None = None
+    maximum_attempts: int = 3
+    non_retryable_error_types: list[str] = Field(default_factory=list)
+
+
+class NodePlan(Wire):
+    """One node of a plan.
+
+    Attributes:
+        id: The node's id in its graph.
+        kind: `"agent"` for anything that answers like an agent, `"multiagent"` for an
+            orchestrator that runs whole inside its activity.
+        join: How the node's incoming edges come together.
+        on_failure: What a failure of this node does to the run.
+        on_revisit: Whether an agent starts each visit afresh or keeps its conversation.
+        carries_state: Whether the agent's state travels from visit to visit.
+        task_queue: Where its activity runs; None for the workflow's own queue.
+        timeout: Seconds that one attempt may take, enforced by the server.
+        node_timeout: Seconds that Strands' `set_node_timeout` grants; final, never retried.
+        heartbeat_timeout: Seconds without a heartbeat after which the attempt counts as lost.
+        retry: Retry policy of the activity.
+        summary: Text for the Temporal UI; None for the default.
+    """
+
+    id: str
+    kind: Literal["agent", "multiagent"] = "agent"
+    join: Join = "all"
+    on_failure: OnFailure = "fail_fast"
+    on_revisit: OnRevisit = "keep"
+    carries_state: bool = False
+    task_queue: str | None = None
+    timeout: float = 3600.0
+    node_timeout: float | None = None
+    heartbeat_timeout: float = 30.0
+    retry: RetryPlan = Field(default_factory=RetryPlan)
+    summary: str | None = None
+
+
+class EdgePlan(Wire):
+    """One edge of a plan.
+
+    Attributes:
+        source: Id of the node it leaves.
+        target: Id of the node it enters.
+        ordinal: Position among the edges between the same two nodes, from 0.
+        condition: Readable name of its condition; None for an edge without one.
+    """
+
+    source: str
+    target: str
+    ordinal: int = 0
+    condition: str | None = None
+
+    def __str__(self) -> str:
+        """Return the edge as it is named in errors: `source -> target`."""
+        suffix = f" [{self.ordinal}]" if self.ordinal else ""
+        return f"{self.source} -> {self.target}{suffix}"
+
+
+class GraphPlan(Wire):
+    """The topology of a graph as one run sees it, from its start to its end.
+
+    Attributes:
+        graph: The registered name.
+        version: Version of the wire format it is written in; absent means 1.
+        nodes: In declaration order, which is the order of everything that follows from it.
+        edges: By (source, target, ordinal) in that order.
+        entry_points: Ids, in declaration order.
+        payload_limit: Bytes that one payload may have, None where external storage takes
+            over. Part of the plan because the workflow must not ask the worker.
+        fingerprint: Hash of all the rest; see `with_fingerprint`.
+    """
+
+    version: int = 1
+    graph: str
+    nodes: list[NodePlan]
+    edges: list[EdgePlan] = Field(default_factory=list)
+    entry_points: list[str]
+    semantics: Semantics = "dataflow"
+    max_concurrency: int | None = None
+    max_node_executions: int | None = None
+    execution_timeout: float | None = None
+    payload_limit: int | None = DEFAULT_PAYLOAD_LIMIT
+    fingerprint: str = ""
+
+    def with_fingerprint(self) -> GraphPlan:
+        """Return this plan with its fingerprint: 16 hex digits of a SHA-256 over its JSON."""
+        content = self.model_dump(mode="json", exclude={"fingerprint", "payload_limit"})
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self.model_copy(update={"fingerprint": digest})
+
+
+class PlanRequest(Wire):
+    """Argument of the plan activity."""
+
+    graph: str
+
+
+# ---------------------------------------------------------------------------------------------
+# Results
+# ---------------------------------------------------------------------------------------------
+
+
+class NodeStatus(StrEnum):
+    """Where a node stands. The names are Strands', with CANCELLED added."""
+
+    PENDING = "pending"
+    DISPATCHED = "dispatched"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class RunStatus(StrEnum):
+    """Where a run stands. The names are Strands', with CANCELLED added."""
+
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Usage(Wire):
+    """Token counts, under Strands' own keys. Cache counters are absent where unknown."""
+
+    inputTokens: int = 0
+    outputTokens: int = 0
+    totalTokens: int = 0
+    cacheReadInputTokens: int | None = None
+    cacheWriteInputTokens: int | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        """Add two counts; a cache counter that both lack stays absent, as in Strands."""
+
+        def total(a: int | None, b: int | None) -> int | None:
+            return None if a is None and b is None else (a or 0) + (b or 0)
+
+        return Usage(
+            inputTokens=self.inputTokens + other.inputTokens,
+            outputTokens=self.outputTokens + other.outputTokens,
+            totalTokens=self.totalTokens + other.totalTokens,
+            cacheReadInputTokens=total(self.cacheReadInputTokens, other.cacheReadInputTokens),
+            cacheWriteInputTokens=total(self.cacheWriteInputTokens, other.cacheWriteInputTokens),
+        )
+
+
+class ErrorInfo(Wire):
+    """An exception, as much of it as survives a trip: enough to raise it again by name."""
+
+    type: str
+    message: str = ""
+    module: str = ""
+
+    @classmethod
+    def own(cls, type: str, message: str) -> ErrorInfo:  # noqa: A002 - as the field
+        """Return the error of a class in `durable_strands.errors`."""
+        return cls(type=type, message=message, module="durable_strands.errors")
+
+
+class AgentText(Wire):
+    """What one agent of an upstream node said."""
+
+    text: str
+    agent_name: str | None = None
+
+
+class NodeReport(Wire):
+    """What one visit of a node gave: Strands' `NodeResult` on the wire.
+
+    Attributes:
+        status: `completed` or `failed`.
+        text: `str()` of the result: what a downstream node reads.
+        structured_output: JSON of the structured output, if there is one.
+        structured_output_class: `"module:qualname"` of its model class.
+        message: Last message of the agent, bytes base64-encoded as in Strands' sessions.
+        stop_reason: Why the agent stopped.
+        state: The JSON part of the agent result's request state.
+        agent_name: Name that a custom agent result carries; it heads its downstream section.
+        agent_metrics: Strands' `EventLoopMetrics` of this visit, without traces.
+        results: The nodes of a multi-agent result; None for an agent.
+        result_type: `"GraphResult"`, `"SwarmResult"` or `"MultiAgentResult"` if `results` is set.
+        error: The exception of a node that raised; then all the rest is empty.
+        usage: Tokens of this visit alone.
+        latency_ms: Model latency of this visit alone.
+        execution_time: Milliseconds that the visit took.
+        execution_count: Node executions within: 1 for an agent.
+        visit: Number of the visit, from 1.
+    """
+
+    status: NodeStatus
+    text: str = ""
+    structured_output: JsonValue = None
+    structured_output_class: str | None = None
+    message: dict[str, Any] | None = None
+    stop_reason: str | None = None
+    state: dict[str, Any] = Field(default_factory=dict)
+    agent_name: str | None = None
+    agent_metrics: dict[str, Any] | None = None
+    results: dict[str, NodeReport] | None = None
+    result_type: str | None = None
+    error: ErrorInfo | None = None
+    usage: Usage = Field(default_factory=Usage)
+    latency_ms: int = 0
+    execution_time: int = 0
+    execution_count: int = 1
+    visit: int = 1
+
+    def agent_texts(self) -> list[AgentText]:
+        """Return what the agents of this result said, nested results flattened, as Strands does.
+
+        It is all of a result that a downstream node reads. An exception says nothing.
+        """
+        if self.error is not None:
+            return []
+        if self.results is None:
+            return [AgentText(text=self.text, agent_name=self.agent_name)]
+        return [text for result in self.results.values() for text in result.agent_texts()]
+
+
+class NodeState(Wire):
+    """A node in a run report: where it stands and how often it was visited."""
+
+    status: NodeStatus
+    visits: int
+
+
+class RunReport(Wire):
+    """Result of a run, answer of the query `status`, and details of a `GraphFailed` error.
+
+    Attributes:
+        graph: The registered name.
+        status: Where the run stands.
+        reason: Why it failed or was cancelled; None otherwise.
+        failed_node: Id of the node whose exception ended the run, if one did.
+        error: The exception that ended the run, if one did: a node's or a condition's. A limit,
+            or a node that returned a failed result, is no exception, as in Strands.
+        execution_order: Ids in order of completion; a node that raised is not among them.
+        nodes: Every node of the plan, in declaration order.
+        completed_nodes: How many nodes have completed.
+        failed_nodes: How many nodes ever failed; one that recovered is in both counts, as in
+            Strands.
+        results: Latest result of each node that has one.
+        edges: The plan's edges as `(source, target)`.
+        entry_points: The plan's entry points.
+        usage: Tokens over all visits.
+        latency_ms: Model latency over all visits.
+        execution_count: Node executions, those inside multi-agent nodes included.
+        execution_time: Milliseconds from the run's start.
+        invocation_state: The run's invocation state as the nodes left it.
+        fingerprint: The plan's fingerprint.
+        truncated: True if the full results didn't fit the payload limit; their texts, or then
+            everything but their status, were left out. History has them all.
+    """
+
+    graph: str
+    status: RunStatus
+    reason: str | None = None
+    failed_node: str | None = None
+    error: ErrorInfo | None = None
+    execution_order: list[str] = Field(default_factory=list)
+    nodes: dict[str, NodeState] = Field(default_factory=dict)
+    completed_nodes: int = 0
+    failed_nodes: int = 0
+    edges: list[tuple[str, str]] = Field(default_factory=list)
+    entry_points: list[str] = Field(default_factory=list)
+    results: dict[str, NodeReport] = Field(default_factory=dict)
+    usage: Usage = Field(default_factory=Usage)
+    latency_ms: int = 0
+    execution_count: int = 0
+    execution_time: int = 0
+    invocation_state: dict[str, Any] = Field(default_factory=dict)
+    fingerprint: str = ""
+    truncated: bool = False
+
+
+# ---------------------------------------------------------------------------------------------
+# Arguments and results of workflow and activities
+# ---------------------------------------------------------------------------------------------
+
+Task = str | list[dict[str, Any]]
+"""A task: text, or Strands content blocks with bytes base64-encoded."""
+
+
+class GraphInput(Wire):
+    """Input of the workflow. Only `graph` and `task` are required."""
+
+    graph: str = Field(min_length=1)
+    task: Task
+    invocation_state: dict[str, Any] = Field(default_factory=dict)
+
+
+class Dependency(Wire):
+    """The part of an upstream node's result that goes into a downstream prompt."""
+
+    source: str
+    texts: list[AgentText] = Field(default_factory=list)
+
+
+class NodeInput(Wire):
+    """Argument of a node's activity.
+
+    Attributes:
+        graph: The registered name.
+        node: The node's id; its activity refuses another's.
+        visit: Number of this visit, from 1.
+        task: The run's task.
+        dependencies: Results that this firing consumed, in declaration order of their nodes.
+        invocation_state: The run's invocation state at dispatch.
+        snapshot: The agent's Strands snapshot from its last visit, if it carries state.
+        carries_state: Whether the outcome must bring a snapshot for the next visit.
+        node_timeout: Seconds after which the attempt fails for good.
+        payload_limit: Bytes that the outcome may have; None for no limit.
+    """
+
+    graph: str
+    node: str
+    visit: int
+    task: Task
+    dependencies: list[Dependency] = Field(default_factory=list)
+    invocation_state: dict[str, Any] = Field(default_factory=dict)
+    snapshot: dict[str, Any] | None = None
+    carries_state: bool = False
+    node_timeout: float | None = None
+    payload_limit: int | None = None
+
+
+class StateChanges(Wire):
+    """What a node or a condition did to its copy of the invocation state.
+
+    Only what changed travels back: returning the whole copy would overwrite a sibling's
+    writes with stale values.
+    """
+
+    changed: dict[str, Any] = Field(default_factory=dict)
+    removed: list[str] = Field(default_factory=list)
+
+    def apply(self, state: dict[str, Any]) -> None:
+        """Merge the changes into `state`."""
+        state.update(self.changed)
+        for key in self.removed:
+            state.pop(key, None)
+
+
+class NodeOutcome(Wire):
+    """Result of a node's activity.
+
+    Attributes:
+        node: The node's id, echoed; the workflow checks it.
+        visit: The visit's number, echoed.
+        report: What the visit gave.
+        state_changes: Changes to the invocation state.
+        snapshot: The agent's snapshot after the visit, if it carries state.
+    """
+
+    node: str
+    visit: int
+    report: NodeReport
+    state_changes: StateChanges = Field(default_factory=StateChanges)
+    snapshot: dict[str, Any] | None = None
+
+
+class StateView(Wire):
+    """What an edge condition may see: the wire form of Strands' `GraphState`.
+
+    Attributes:
+        task: The run's task.
+        completed: Ids of completed nodes.
+        failed: Ids of failed nodes.
+        execution_order: Ids in order of completion.
+        results: Latest result of each node that has one.
+        usage: Tokens so far.
+        latency_ms: Model latency so far.
+        execution_count: Node executions so far.
+    """
+
+    task: Task
+    completed: list[str] = Field(default_factory=list)
+    failed: list[str] = Field(default_factory=list)
+    execution_order: list[str] = Field(default_factory=list)
+    results: dict[str, NodeReport] = Field(default_factory=dict)
+    usage: Usage = Field(default_factory=Usage)
+    latency_ms: int = 0
+    execution_count: int = 0
+
+
+class EdgeQuestion(Wire):
+    """Edges to evaluate in order.
+
+    Attributes:
+        edges: `(source, target, ordinal)` of each.
+        until_true: Stop after the first that is true.
+        hidden: Completed nodes that the conditions must not see as completed, because they
+            are about to run again from scratch (Strands' `reset_on_revisit`).
+    """
+
+    edges: list[tuple[str, str, int]]
+    until_true: bool = False
+    hidden: list[str] = Field(default_factory=list)
+
+
+class EdgesInput(Wire):
+    """Argument of the edges activity."""
+
+    graph: str
+    state: StateView
+    invocation_state: dict[str, Any] = Field(default_factory=dict)
+    questions: list[EdgeQuestion]
+
+
+class EdgesOutcome(Wire):
+    """Result of the edges activity.
+
+    Attributes:
+        answers: One list of verdicts a question; shorter than the question where
+            `until_true` stopped it.
+        state_changes: What the conditions did to the invocation state.
+        error: The exception of a condition that raised; then `failed_edge` names its edge.
+        failed_edge: The edge whose condition raised.
+    """
+
+    answers: list[list[bool]] = Field(default_factory=list)
+    state_changes: StateChanges = Field(default_factory=StateChanges)
+    error: ErrorInfo | None = None
+    failed_edge: str | None = None

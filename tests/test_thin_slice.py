@@ -1,0 +1,55 @@
+"""A graph of two agents, end to end on a real server."""
+
+from __future__ import annotations
+
+from strands.multiagent.base import Status
+from strands.multiagent.graph import Graph
+from temporalio.client import Client
+
+from .support import agent, build, scheduled, serve
+
+
+def two_agents() -> Graph:
+    return build(
+        {
+            "a": agent(lambda prompt: f"A({prompt})"),
+            "b": agent(lambda prompt: f"B({prompt})"),
+        },
+        [("a", "b")],
+    )
+
+
+async def test_two_agents_run_one_after_the_other(client: Client) -> None:
+    async with serve(client, two_agents) as graph:
+        run = await graph.start("hello")
+        result = await run.result()
+
+        assert result.status is Status.COMPLETED
+        assert [node.node_id for node in result.execution_order] == ["a", "b"]
+        assert str(result.results["b"]) == (
+            "B(Original Task: hello\nInputs from previous nodes:\nFrom a:  - Agent: A(hello)\n)\n"
+        )
+        assert result.accumulated_usage == {
+            "inputTokens": 20,
+            "outputTokens": 10,
+            "totalTokens": 30,
+        }
+        assert await scheduled(client, run.id) == ["graph.a", "graph.b"]
+
+
+async def test_the_stream_has_strands_own_events(client: Client) -> None:
+    async with serve(client, two_agents) as graph:
+        events = [event async for event in graph.stream_async("hello")]
+
+        assert [(event["type"], event.get("node_id")) for event in events] == [
+            ("multiagent_node_start", "a"),
+            ("multiagent_node_stop", "a"),
+            ("multiagent_handoff", None),
+            ("multiagent_node_start", "b"),
+            ("multiagent_node_stop", "b"),
+            ("multiagent_result", None),
+        ]
+        assert events[2]["from_node_ids"] == ["a"]
+        assert events[2]["to_node_ids"] == ["b"]
+        assert str(events[1]["node_result"]) == "A(hello)\n"
+        assert events[-1]["result"].status is Status.COMPLETED
