@@ -54,4 +54,4 @@ def pytest_cmdline_main(config: pytest.Config) -> Iterator[Any]:
     if not hasattr(config, "workerinput"):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(int(outcome.get_result()))
+        os._exit(int(outcome.get_result()))  # type: ignore[attr-defined]  # pluggy sends a Result
