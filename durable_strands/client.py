@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from pydantic import ValidationError
-from strands.multiagent.base import MultiAgentBase
+from strands.multiagent.base import MultiAgentBase, Status
 from strands.multiagent.graph import GraphResult
 from strands.types.multiagent import MultiAgentInput
 from temporalio.client import (
@@ -16,13 +16,20 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
+    WorkflowUpdateFailedError,
 )
-from temporalio.exceptions import CancelledError, TerminatedError
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.exceptions import TimeoutError as RunTimeoutError
+from temporalio.service import RPCError, RPCStatusCode
 
 from . import wire
 from .codec import INTERNAL_KEYS, error_from_wire, graph_result_from_wire, is_json, task_to_wire
-from .errors import GraphFailedError, InvalidGraphInputError
+from .errors import (
+    GraphFailedError,
+    InterruptNotPendingError,
+    InvalidGraphInputError,
+    RunClosedError,
+)
 from .history import Closing, HistoryReader, closed_error, closing_of
 
 
@@ -65,6 +72,7 @@ class DurableGraph(MultiAgentBase):
         self._name = name
         self._task_queue = task_queue
         self._run_timeout = run_timeout
+        self._interrupted: GraphRun | None = None
 
     async def start(
         self,
@@ -105,8 +113,10 @@ class DurableGraph(MultiAgentBase):
         """Run the graph and wait for its result, as Strands' `Graph.invoke_async` does.
 
         Args:
-            task: Text or content blocks.
-            invocation_state: JSON values for the run.
+            task: Text or content blocks; or, after a result that said INTERRUPTED, answers as
+                in Strands: `[{"interruptResponse": {"interruptId": ..., "response": ...}}]`.
+                Any other task starts a new run; the one that waits stays as it is.
+            invocation_state: JSON values for the run; with answers, values to merge into its.
             **kwargs: Ignored, as in Strands.
 
         Raises:
@@ -115,12 +125,16 @@ class DurableGraph(MultiAgentBase):
                 `GraphFailedError` itself. A limit, or a node that returned a failed result,
                 raises nothing: the result says FAILED.
             InvalidGraphInputError: The input is wrong.
+            InterruptNotPendingError: An answer is to something that isn't asked.
             GraphNotRegisteredError: The worker has no such graph.
             RunClosedError: The run was cancelled, terminated or timed out.
         """
         del kwargs
-        run = await self.start(task, invocation_state)
-        return await run.result()
+        result: GraphResult | None = None
+        async for event in self.stream_async(task, invocation_state):
+            result = event.get("result", result)
+        assert result is not None, "a stream ends with a result or raises"
+        return result
 
     async def stream_async(
         self, task: MultiAgentInput, invocation_state: dict[str, Any] | None = None, **kwargs: Any
@@ -128,25 +142,38 @@ class DurableGraph(MultiAgentBase):
         """Run the graph and yield Strands' event dictionaries as history records them.
 
         Args:
-            task: Text or content blocks.
-            invocation_state: JSON values for the run.
+            task: As in `invoke_async`.
+            invocation_state: As in `invoke_async`.
             **kwargs: Ignored, as in Strands.
 
         Yields:
-            `multiagent_node_start`, `multiagent_node_stop`, `multiagent_handoff`, and last
-            `multiagent_result` with the `GraphResult`.
+            `multiagent_node_start`, `multiagent_node_stop`, `multiagent_node_interrupt`,
+            `multiagent_node_cancel`, `multiagent_handoff`, and last `multiagent_result` with
+            the `GraphResult`.
 
         Raises:
             Exception: As `invoke_async`, after the events up to the failure.
         """
         del kwargs
-        run = await self.start(task, invocation_state)
-        reader = run._reader()
-        async for event in reader.events():
+        answers = _answers(task)
+        if answers is None:
+            run = await self.start(task, invocation_state)
+        elif self._interrupted is None:
+            raise InterruptNotPendingError(
+                "The task is a list of interrupt responses, but no run of this object waits for "
+                "one. For a run that was started elsewhere use attach(workflow_id).respond()."
+            )
+        else:
+            run = self._interrupted
+            await run.respond(answers, invocation_state)
+        self._interrupted = None
+        async for event in run._reader.events(until_interrupted=True):
             if "result" in event:
-                _raise_failure(reader.closing)
+                _raise_failure(run._reader.closing)
+                if event["result"].status is Status.INTERRUPTED:
+                    self._interrupted = run
             yield event
-        _raise_failure(reader.closing)
+        _raise_failure(run._reader.closing)
 
 
 class GraphRun:
@@ -163,6 +190,7 @@ class GraphRun:
         self.run_id = run_id
         self._client = client
         self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(id, run_id=run_id)
+        self._reader = HistoryReader(self._handle, client.data_converter)
 
     async def status(self) -> wire.RunReport:
         """Return the run's report as of now, also after it closed.
@@ -183,6 +211,56 @@ class GraphRun:
             report = closing.report
         return graph_result_from_wire(report)
 
+    async def interrupts(self) -> list[wire.InterruptInfo]:
+        """Return the questions that wait for an answer, in the order in which they were asked."""
+        return (await self.status()).interrupts
+
+    async def respond(
+        self,
+        answers: dict[str, Any],
+        invocation_state: dict[str, Any] | None = None,
+        *,
+        update_id: str | None = None,
+    ) -> list[str]:
+        """Answer interrupts, all or nothing.
+
+        Args:
+            answers: A response by interrupt id. Any JSON is one: None, False and "" too.
+            invocation_state: JSON values to merge into the run's invocation state.
+            update_id: Makes a repeated call harmless: the second with the same id does nothing
+                and returns what the first did.
+
+        Returns:
+            Ids of the nodes that go on now. A node that asked several things goes on when it
+            has all its answers.
+
+        Raises:
+            InterruptNotPendingError: Nobody asked that, it is answered, or it was cancelled.
+            RunClosedError: The run has ended.
+            InvalidGraphInputError: A response is not JSON.
+        """
+        for name, response in answers.items():
+            if not is_json(response):
+                raise InvalidGraphInputError(
+                    f"The response to {name!r} is a {type(response).__name__}, which is not JSON."
+                )
+        arguments = [answers]
+        if invocation_state:
+            arguments.append(_checked_state(invocation_state))
+        try:
+            outcome = await self._handle.execute_update(wire.RESPOND, args=arguments, id=update_id)
+        except WorkflowUpdateFailedError as failure:
+            cause = failure.cause
+            message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+            raise InterruptNotPendingError(message) from failure
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise RunClosedError(
+                    f"Run {self.id!r} has ended, or never was: nobody waits for an answer."
+                ) from error
+            raise
+        return [str(node) for node in outcome["released"]]
+
     async def cancel(self) -> None:
         """Ask for the run's cancellation: nodes in flight are cancelled, then it ends."""
         await self._handle.cancel()
@@ -200,7 +278,7 @@ class GraphRun:
             DurableStrandsError: The run ended without any result: its input was refused, or it
                 was cancelled, terminated or timed out.
         """
-        reader = self._reader()
+        reader = HistoryReader(self._handle, self._client.data_converter)
         async for event in reader.events():
             yield event
         if reader.closing is not None and reader.closing.error is not None:
@@ -210,9 +288,6 @@ class GraphRun:
         """Say whether the run has ended, in whatever way."""
         described = await self._handle.describe()
         return described.status is not WorkflowExecutionStatus.RUNNING
-
-    def _reader(self) -> HistoryReader:
-        return HistoryReader(self._handle, self._client.data_converter)
 
     def _closing(self, cause: BaseException | None) -> Closing:
         for kind, how in (
@@ -230,6 +305,17 @@ def _to_wire(graph: str, task: Any, invocation_state: dict[str, Any]) -> wire.Gr
 
     Strands' own keys are left out: they are there when this graph is a node of another.
     """
+    state = _checked_state(invocation_state)
+    try:
+        return wire.GraphInput(graph=graph, task=task_to_wire(task), invocation_state=state)
+    except ValidationError as error:
+        raise InvalidGraphInputError(wire.explain(error)) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidGraphInputError(str(error)) from error
+
+
+def _checked_state(invocation_state: dict[str, Any]) -> dict[str, Any]:
+    """Return an invocation state as it travels, refusing what can't."""
     state = {}
     for key, value in invocation_state.items():
         if key in INTERNAL_KEYS:
@@ -240,12 +326,24 @@ def _to_wire(graph: str, task: Any, invocation_state: dict[str, Any]) -> wire.Gr
                 "can't travel to the worker. Pass a plain value that the node can make it from."
             )
         state[key] = value
-    try:
-        return wire.GraphInput(graph=graph, task=task_to_wire(task), invocation_state=state)
-    except ValidationError as error:
-        raise InvalidGraphInputError(wire.explain(error)) from error
-    except (TypeError, ValueError) as error:
-        raise InvalidGraphInputError(str(error)) from error
+    return state
+
+
+def _answers(task: Any) -> dict[str, Any] | None:
+    """Return the answers that a task consists of, in Strands' form; None for any other task."""
+    if not isinstance(task, list) or not task:
+        return None
+    if not all(isinstance(block, dict) and "interruptResponse" in block for block in task):
+        return None
+    answers = {}
+    for block in task:
+        response = block["interruptResponse"]
+        if not isinstance(response, dict) or not {"interruptId", "response"} <= response.keys():
+            raise InvalidGraphInputError(
+                f"An interruptResponse must have 'interruptId' and 'response', unlike {response!r}."
+            )
+        answers[response["interruptId"]] = response["response"]
+    return answers
 
 
 def _raise_failure(closing: Closing | None) -> None:

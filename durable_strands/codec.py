@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 from strands.agent import AgentResult
+from strands.interrupt import Interrupt
 from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
 from strands.multiagent.graph import GraphNode, GraphResult
 from strands.multiagent.swarm import SwarmResult
@@ -156,9 +157,13 @@ def error_to_wire(error: BaseException) -> wire.ErrorInfo:
 def node_result_to_wire(result: NodeResult, visit: int = 1) -> wire.NodeReport:
     """Return a Strands `NodeResult` on the wire."""
     inner = result.result
-    failed = result.status is Status.FAILED
+    # Strands, too, takes an orchestrator's result that says neither for a completion.
+    status = {
+        Status.FAILED: wire.NodeStatus.FAILED,
+        Status.INTERRUPTED: wire.NodeStatus.INTERRUPTED,
+    }.get(result.status, wire.NodeStatus.COMPLETED)
     common: dict[str, Any] = {
-        "status": wire.NodeStatus.FAILED if failed else wire.NodeStatus.COMPLETED,
+        "status": status,
         "usage": usage_to_wire(result.accumulated_usage),
         "latency_ms": _latency(result.accumulated_metrics),
         "execution_time": int(result.execution_time),
@@ -340,7 +345,7 @@ def graph_result_from_wire(report: wire.RunReport) -> GraphResult:
         if state.status.value in {status.value for status in Status}:
             nodes[node].execution_status = Status(state.status.value)
     status = Status.FAILED
-    if report.status in (wire.RunStatus.COMPLETED, wire.RunStatus.EXECUTING):
+    if report.status is not wire.RunStatus.CANCELLED:
         status = Status(report.status.value)
     return GraphResult(
         status=status,
@@ -355,4 +360,8 @@ def graph_result_from_wire(report: wire.RunReport) -> GraphResult:
         execution_order=[nodes[node] for node in report.execution_order],
         edges=[(nodes[source], nodes[target]) for source, target in report.edges],
         entry_points=[nodes[node] for node in report.entry_points],
+        interrupted_nodes=len({info.node for info in report.interrupts}),
+        interrupts=[
+            Interrupt(id=info.id, name=info.name, reason=info.reason) for info in report.interrupts
+        ],
     )

@@ -36,6 +36,14 @@ class PayloadTooLargeError(DurableStrandsError):
     """Something is too large to travel inline, and no external storage is configured."""
 
 
+class InterruptNotPendingError(DurableStrandsError, LookupError):
+    """An answer is refused: nobody asked that, it was answered already, or it was cancelled."""
+
+
+class InterruptTimeoutError(DurableStrandsError, TimeoutError):
+    """Nobody answered a node's question within its `interrupt_timeout`."""
+
+
 class NodeTimeoutError(DurableStrandsError, TimeoutError):
     """A node took longer than it may, or its worker was lost for good."""
 

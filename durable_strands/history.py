@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from strands.interrupt import Interrupt
 from strands.multiagent.base import NodeResult, Status
 from strands.types._events import (
     MultiAgentHandoffEvent,
+    MultiAgentNodeCancelEvent,
+    MultiAgentNodeInterruptEvent,
     MultiAgentNodeStartEvent,
     MultiAgentNodeStopEvent,
     MultiAgentResultEvent,
@@ -38,7 +41,7 @@ from .errors import (
 
 @dataclass(frozen=True)
 class Closing:
-    """How a run ended.
+    """How a run ended, or came to wait for a human.
 
     Attributes:
         report: Its last report, if it got as far as having one.
@@ -53,7 +56,7 @@ class HistoryReader:
     """Reads one run's history, event by event, in order.
 
     Attributes:
-        closing: How the run ended, once `events` has come to its end.
+        closing: How the run ended, or what it waits for, once `events` has come to an end.
     """
 
     def __init__(self, handle: WorkflowHandle[Any, Any], converter: DataConverter) -> None:
@@ -61,50 +64,98 @@ class HistoryReader:
         self.closing: Closing | None = None
         self._handle = handle
         self._converter = converter
-        self._kinds: dict[str, str] = {}
-        self._visits: dict[int, str] = {}
+        self._position = 0
+        self._plan: wire.GraphPlan | None = None
+        self._open: dict[int, str] = {}
+        self._announced: dict[str, None] = {}
 
-    async def events(self) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, *, until_interrupted: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Yield Strands' event dictionaries up to the run's end, waiting for those to come.
 
         The last one has the result, whether the run completed or failed. A run that was
         cancelled, terminated or never really began ends without one; see `closing`.
+
+        Args:
+            until_interrupted: Come to an end, too, with a result that says INTERRUPTED, when
+                all that is left of the run waits for a human. Called again, it goes on there.
         """
+        self.closing = None
         async for event in self._handle.fetch_history_events(wait_new_event=True):
+            if event.event_id <= self._position:
+                continue
+            self._position = event.event_id
             translate = _TRANSLATORS.get(event.event_type)
             if translate is not None:
                 async for item in translate(self, event):
                     yield item
+            elif (
+                until_interrupted
+                and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+                and await self._is_interrupted()
+            ):
+                break
         if self.closing is not None and self.closing.report is not None:
             result = graph_result_from_wire(self.closing.report)
             yield MultiAgentResultEvent(result=result).as_dict()
 
+    async def _is_interrupted(self) -> bool:
+        """Say whether the run waits for nothing but humans, and history is read to its end."""
+        if self._open or self._plan is None:
+            return False
+        report = wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
+        if report.status is not wire.RunStatus.INTERRUPTED:
+            return False
+        described = await self._handle.describe()
+        if described.history_length > self._position:
+            return False
+        self.closing = Closing(report=report)
+        return True
+
     # -- nodes ---------------------------------------------------------------------------------
 
     async def _marker(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
-        """Take the plan from the first local activity; it says which nodes orchestrate."""
+        """Read the result of a local activity: the plan, which comes first, or hooks' doings."""
         details = event.marker_recorded_event_attributes.details
-        if not self._kinds and "result" in details:
-            plan = wire.GraphPlan.load(await self._decode(details["result"]))
-            self._kinds = {node.id: node.kind for node in plan.nodes}
-        return
-        yield
+        if "result" not in details:
+            return
+        result = await self._decode(details["result"])
+        if self._plan is None:
+            self._plan = wire.GraphPlan.load(result)
+            return
+        outcome = wire.HooksOutcome.load(result)
+        if outcome.event != "before_node" or outcome.node is None:
+            return
+        yield self._start(outcome.node)
+        self._announced[outcome.node] = None
+        if outcome.interrupts:
+            yield self._interrupt(outcome.node, outcome.visit, outcome.interrupts)
+        elif outcome.cancel is not None:
+            yield MultiAgentNodeCancelEvent(outcome.node, outcome.cancel).as_dict()
+        else:
+            return
+        del self._announced[outcome.node]
 
     async def _scheduled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_scheduled_event_attributes
         argument = wire.NodeInput.load(await self._decode(attributes.input))
-        self._visits[event.event_id] = argument.node
-        if argument.dependencies:
+        node = argument.node
+        self._open[event.event_id] = node
+        if node in self._announced:
+            del self._announced[node]
+            return
+        if argument.dependencies and not argument.answers:
             sources = [dependency.source for dependency in argument.dependencies]
-            yield MultiAgentHandoffEvent(sources, [argument.node]).as_dict()
-        kind = self._kinds.get(argument.node, "agent")
-        yield MultiAgentNodeStartEvent(argument.node, kind).as_dict()
+            yield MultiAgentHandoffEvent(sources, [node]).as_dict()
+        yield self._start(node)
 
     async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_completed_event_attributes
-        node = self._visits[attributes.scheduled_event_id]
+        node = self._open.pop(attributes.scheduled_event_id)
         outcome = wire.NodeOutcome.load(await self._decode(attributes.result))
-        yield MultiAgentNodeStopEvent(node, node_result_from_wire(outcome.report)).as_dict()
+        if outcome.interrupts:
+            yield self._interrupt(node, outcome.visit, outcome.interrupts)
+        else:
+            yield MultiAgentNodeStopEvent(node, node_result_from_wire(outcome.report)).as_dict()
 
     async def _failed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_failed_event_attributes
@@ -114,6 +165,11 @@ class HistoryReader:
         attributes = event.activity_task_timed_out_event_attributes
         yield await self._stopped(attributes.scheduled_event_id, attributes.failure)
 
+    async def _canceled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        self._open.pop(event.activity_task_canceled_event_attributes.scheduled_event_id)
+        return
+        yield
+
     async def _stopped(self, scheduled: int, failure: Failure) -> dict[str, Any]:
         error = await self._converter.decode_failure(failure)
         result: Exception = error if isinstance(error, Exception) else RuntimeError(str(error))
@@ -122,7 +178,18 @@ class HistoryReader:
             with contextlib.suppress(ValueError):
                 result = error_from_wire(wire.ErrorInfo.load(error.details[0]))
         node_result = NodeResult(result=result, status=Status.FAILED, execution_count=1)
-        return MultiAgentNodeStopEvent(self._visits[scheduled], node_result).as_dict()
+        return MultiAgentNodeStopEvent(self._open.pop(scheduled), node_result).as_dict()
+
+    def _start(self, node: str) -> dict[str, Any]:
+        kinds = {plan.id: plan.kind for plan in self._plan.nodes} if self._plan else {}
+        return MultiAgentNodeStartEvent(node, kinds.get(node, "agent")).as_dict()
+
+    def _interrupt(self, node: str, visit: int, asked: list[wire.Asked]) -> dict[str, Any]:
+        interrupts = [
+            Interrupt(wire.interrupt_id(node, visit, item.strands_id), item.name, item.reason)
+            for item in asked
+        ]
+        return MultiAgentNodeInterruptEvent(node, interrupts).as_dict()
 
     # -- the run's end -------------------------------------------------------------------------
 
@@ -155,6 +222,7 @@ _TRANSLATORS = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: HistoryReader._completed,
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: HistoryReader._failed,
     EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: HistoryReader._timed_out,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: HistoryReader._canceled,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: HistoryReader._run_completed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: HistoryReader._run_failed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: HistoryReader._run_closed,

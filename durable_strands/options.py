@@ -29,6 +29,8 @@ class NodeOptions:
             only ends its branch. Default: the graph's.
         on_revisit: Whether an agent keeps its conversation from visit to visit (`"keep"`) or
             starts afresh (`"reset"`). Default: as the builder's `reset_on_revisit` says.
+        interrupt_timeout: How long a human has to answer what the node asks; then it fails.
+            Default: for ever.
         summary: Text shown for its activity in the Temporal UI. Default: id and visit.
     """
 
@@ -39,6 +41,7 @@ class NodeOptions:
     join: Join | None = None
     on_failure: OnFailure | None = None
     on_revisit: OnRevisit | None = None
+    interrupt_timeout: timedelta | None = None
     summary: str | None = None
 
     def over(self, defaults: NodeOptions) -> NodeOptions:
@@ -55,7 +58,7 @@ class NodeOptions:
     def problems(self) -> list[str]:
         """Return what is wrong with these options, each problem naming its option."""
         found = []
-        for name in ("timeout", "heartbeat_timeout"):
+        for name in ("timeout", "heartbeat_timeout", "interrupt_timeout"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
                 found.append(f"{name} must be a positive timedelta, not {value!r}")

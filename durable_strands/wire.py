@@ -34,8 +34,17 @@ PLAN_ACTIVITY = "durable_strands.plan"
 EDGES_ACTIVITY = "durable_strands.edges"
 """Local activity that evaluates edge conditions."""
 
+HOOKS_ACTIVITY = "durable_strands.hooks"
+"""Local activity that runs the hooks of a graph for one event."""
+
 STATUS_QUERY = "status"
 """Query that answers with a `RunReport`."""
+
+RESPOND = "respond"
+"""Update, and signal, that answers interrupts: `{"<interrupt id>": <response>, ...}`.
+
+A second argument may follow: an object to merge into the run's invocation state.
+"""
 
 DEFAULT_TASK_QUEUE = "durable-strands"
 """Task queue of a worker and of a caller that name none."""
@@ -59,6 +68,7 @@ class ErrorType:
     INVALID_INPUT = "InvalidGraphInput"
     NOT_REGISTERED = "GraphNotRegistered"
     GRAPH_FAILED = "GraphFailed"
+    NOT_PENDING = "InterruptNotPending"
 
 
 def activity_type(graph: str, path: str) -> str:
@@ -66,9 +76,17 @@ def activity_type(graph: str, path: str) -> str:
     return f"{graph}.{path}"
 
 
-def activity_id(path: str, visit: int) -> str:
-    """Return the activity id of one visit of a node: `"<path>#<visit>"`."""
-    return f"{path}#{visit}"
+def activity_id(path: str, visit: int, resume: int = 0) -> str:
+    """Return the activity id of a visit: `"<path>#<visit>"`, `".<n>"` for its n-th resume."""
+    return f"{path}#{visit}.{resume}" if resume else f"{path}#{visit}"
+
+
+def interrupt_id(path: str, visit: int, strands_id: str) -> str:
+    """Return the id of an interrupt: Strands' own, qualified by path and visit.
+
+    Strands' ids alone collide between nodes that ask the same and between visits.
+    """
+    return f"{path}#{visit}:{strands_id}"
 
 
 def too_large(what: str, size: int, limit: int) -> str:
@@ -116,6 +134,7 @@ Join = Literal["all", "any"]
 Semantics = Literal["dataflow", "strands"]
 OnFailure = Literal["fail_fast", "prune"]
 OnRevisit = Literal["keep", "reset"]
+HookEvent = Literal["before_run", "before_node", "after_node", "after_run"]
 
 
 class RetryPlan(Wire):
@@ -140,6 +159,7 @@ class NodePlan(Wire):
         on_revisit: Whether an agent starts each visit afresh or keeps its conversation.
         carries_state: Whether the agent's state travels from visit to visit.
         task_queue: Where its activity runs; None for the workflow's own queue.
+        interrupt_timeout: Seconds that a human has to answer; None for ever.
         timeout: Seconds that one attempt may take, enforced by the server.
         node_timeout: Seconds that Strands' `set_node_timeout` grants; final, never retried.
         heartbeat_timeout: Seconds without a heartbeat after which the attempt counts as lost.
@@ -154,6 +174,7 @@ class NodePlan(Wire):
     on_revisit: OnRevisit = "keep"
     carries_state: bool = False
     task_queue: str | None = None
+    interrupt_timeout: float | None = None
     timeout: float = 3600.0
     node_timeout: float | None = None
     heartbeat_timeout: float = 30.0
@@ -191,6 +212,7 @@ class GraphPlan(Wire):
         nodes: In declaration order, which is the order of everything that follows from it.
         edges: By (source, target, ordinal) in that order.
         entry_points: Ids, in declaration order.
+        hooks: Which of the graph's events have hooks.
         payload_limit: Bytes that one payload may have, None where external storage takes
             over. Part of the plan because the workflow must not ask the worker.
         fingerprint: Hash of all the rest; see `with_fingerprint`.
@@ -205,6 +227,7 @@ class GraphPlan(Wire):
     max_concurrency: int | None = None
     max_node_executions: int | None = None
     execution_timeout: float | None = None
+    hooks: list[HookEvent] = Field(default_factory=list)
     payload_limit: int | None = DEFAULT_PAYLOAD_LIMIT
     fingerprint: str = ""
 
@@ -235,13 +258,18 @@ class NodeStatus(StrEnum):
     EXECUTING = "executing"
     COMPLETED = "completed"
     FAILED = "failed"
+    INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
 
 
 class RunStatus(StrEnum):
-    """Where a run stands. The names are Strands', with CANCELLED added."""
+    """Where a run stands. The names are Strands', with CANCELLED added.
+
+    INTERRUPTED says that nothing is under way but what waits for a human.
+    """
 
     EXECUTING = "executing"
+    INTERRUPTED = "interrupted"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -284,6 +312,50 @@ class ErrorInfo(Wire):
         return cls(type=type, message=message, module="durable_strands.errors")
 
 
+class Asked(Wire):
+    """What a node or a hook asks a human, as Strands has it.
+
+    Attributes:
+        strands_id: Strands' own id, by which the asker knows it.
+        name: The name that the asker gave it.
+        reason: What the asker says about it, any JSON.
+    """
+
+    strands_id: str
+    name: str = ""
+    reason: JsonValue = None
+
+
+class Answer(Asked):
+    """An answer on its way to the asker; any JSON is one, null included."""
+
+    response: JsonValue = None
+
+
+class InterruptInfo(Asked):
+    """A question that waits for an answer, or did.
+
+    Attributes:
+        id: What an answer names; see `interrupt_id`.
+        node: Path of the node that asks.
+        visit: Number of the visit that asks.
+    """
+
+    id: str
+    node: str
+    visit: int
+
+
+class CancelledInterrupt(InterruptInfo):
+    """A question that nobody can answer any more.
+
+    Attributes:
+        why: What put an end to it.
+    """
+
+    why: str
+
+
 class AgentText(Wire):
     """What one agent of an upstream node said."""
 
@@ -295,7 +367,7 @@ class NodeReport(Wire):
     """What one visit of a node gave: Strands' `NodeResult` on the wire.
 
     Attributes:
-        status: `completed` or `failed`.
+        status: `completed` or `failed`; `interrupted` and `cancelled` in a node's outcome.
         text: `str()` of the result: what a downstream node reads.
         structured_output: JSON of the structured output, if there is one.
         structured_output_class: `"module:qualname"` of its model class.
@@ -363,6 +435,8 @@ class RunReport(Wire):
             or a node that returned a failed result, is no exception, as in Strands.
         execution_order: Ids in order of completion; a node that raised is not among them.
         nodes: Every node of the plan, in declaration order.
+        interrupts: Questions that wait for an answer, in the order in which they were asked.
+        cancelled_interrupts: Questions that were open when the run, or their node, ended.
         completed_nodes: How many nodes have completed.
         failed_nodes: How many nodes ever failed; one that recovered is in both counts, as in
             Strands.
@@ -386,6 +460,8 @@ class RunReport(Wire):
     error: ErrorInfo | None = None
     execution_order: list[str] = Field(default_factory=list)
     nodes: dict[str, NodeState] = Field(default_factory=dict)
+    interrupts: list[InterruptInfo] = Field(default_factory=list)
+    cancelled_interrupts: list[CancelledInterrupt] = Field(default_factory=list)
     completed_nodes: int = 0
     failed_nodes: int = 0
     edges: list[tuple[str, str]] = Field(default_factory=list)
@@ -433,7 +509,9 @@ class NodeInput(Wire):
         task: The run's task.
         dependencies: Results that this firing consumed, in declaration order of their nodes.
         invocation_state: The run's invocation state at dispatch.
-        snapshot: The agent's Strands snapshot from its last visit, if it carries state.
+        answers: Answers for a visit that asked; it goes on from its snapshot.
+        snapshot: The agent's Strands snapshot, from its last visit if it carries state, or from
+            when it asked.
         carries_state: Whether the outcome must bring a snapshot for the next visit.
         node_timeout: Seconds after which the attempt fails for good.
         payload_limit: Bytes that the outcome may have; None for no limit.
@@ -445,6 +523,7 @@ class NodeInput(Wire):
     task: Task
     dependencies: list[Dependency] = Field(default_factory=list)
     invocation_state: dict[str, Any] = Field(default_factory=dict)
+    answers: list[Answer] = Field(default_factory=list)
     snapshot: dict[str, Any] | None = None
     carries_state: bool = False
     node_timeout: float | None = None
@@ -474,14 +553,16 @@ class NodeOutcome(Wire):
     Attributes:
         node: The node's id, echoed; the workflow checks it.
         visit: The visit's number, echoed.
-        report: What the visit gave.
+        report: What the visit gave; of a visit that asks, what it used so far.
+        interrupts: What it asks, if it does.
         state_changes: Changes to the invocation state.
-        snapshot: The agent's snapshot after the visit, if it carries state.
+        snapshot: The agent's snapshot after the visit, if it carries state or asks.
     """
 
     node: str
     visit: int
     report: NodeReport
+    interrupts: list[Asked] = Field(default_factory=list)
     state_changes: StateChanges = Field(default_factory=StateChanges)
     snapshot: dict[str, Any] | None = None
 
@@ -493,6 +574,7 @@ class StateView(Wire):
         task: The run's task.
         completed: Ids of completed nodes.
         failed: Ids of failed nodes.
+        interrupted: Ids of nodes that wait for a human.
         execution_order: Ids in order of completion.
         results: Latest result of each node that has one.
         usage: Tokens so far.
@@ -503,11 +585,54 @@ class StateView(Wire):
     task: Task
     completed: list[str] = Field(default_factory=list)
     failed: list[str] = Field(default_factory=list)
+    interrupted: list[str] = Field(default_factory=list)
     execution_order: list[str] = Field(default_factory=list)
     results: dict[str, NodeReport] = Field(default_factory=dict)
     usage: Usage = Field(default_factory=Usage)
     latency_ms: int = 0
     execution_count: int = 0
+
+
+class HooksInput(Wire):
+    """Argument of the hooks activity.
+
+    Attributes:
+        graph: The registered name.
+        event: The event whose hooks run.
+        node: The node that the event is about; None for an event of the run.
+        visit: The visit that it is about.
+        state: What hooks see as the orchestrator's state.
+        invocation_state: The run's invocation state.
+        answers: Answers to what these hooks asked before.
+    """
+
+    graph: str
+    event: HookEvent
+    node: str | None = None
+    visit: int = 0
+    state: StateView
+    invocation_state: dict[str, Any] = Field(default_factory=dict)
+    answers: list[Answer] = Field(default_factory=list)
+
+
+class HooksOutcome(Wire):
+    """Result of the hooks activity.
+
+    Attributes:
+        event: The event, echoed; so are node and visit.
+        interrupts: What the hooks ask a human.
+        cancel: The message with which a hook cancelled the node.
+        state_changes: What the hooks did to the invocation state.
+        error: The exception that a hook raised.
+    """
+
+    event: HookEvent | None = None
+    node: str | None = None
+    visit: int = 0
+    interrupts: list[Asked] = Field(default_factory=list)
+    cancel: str | None = None
+    state_changes: StateChanges = Field(default_factory=StateChanges)
+    error: ErrorInfo | None = None
 
 
 class EdgeQuestion(Wire):

@@ -1,4 +1,4 @@
-"""The registry's content as Temporal activities: one per node, and two for the workflow."""
+"""The registry's content as Temporal activities: one per node, and three for the workflow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 from .. import wire
 from ..errors import GraphNotRegisteredError
 from .edges import evaluate_edges
+from .hooks import run_hooks
 from .node import run_visit
 from .pool import ExecutorPool
 from .registry import GraphRegistry, RegisteredGraph
@@ -44,12 +45,17 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
     async def edges(data: dict[str, Any]) -> dict[str, Any]:
         return await evaluate_edges(find(data["graph"]), data)
 
+    @activity.defn(name=wire.HOOKS_ACTIVITY)
+    async def hooks(data: dict[str, Any]) -> dict[str, Any]:
+        found = find(data["graph"])
+        return await run_hooks(found.template, found.plan, data)
+
     nodes = [
         _node_activity(graph.name, node.id, graph.pool)
         for graph in registry
         for node in graph.plan.nodes
     ]
-    return [plan, edges, *nodes]
+    return [plan, edges, hooks, *nodes]
 
 
 def _node_activity(graph: str, node: str, pool: ExecutorPool) -> Activity:

@@ -11,20 +11,12 @@ import copy
 import inspect
 from typing import Any
 
-from strands.multiagent.base import Status
 from strands.multiagent.graph import GraphEdge, GraphState
-from strands.types.event_loop import Metrics
 
 from .. import wire
-from ..codec import (
-    error_to_wire,
-    node_result_from_wire,
-    remote_nodes,
-    task_from_wire,
-    usage_from_wire,
-)
-from .node import state_changes
+from ..codec import error_to_wire
 from .registry import RegisteredGraph
+from .views import graph_state, state_changes
 
 
 async def evaluate_edges(graph: RegisteredGraph, data: dict[str, Any]) -> dict[str, Any]:
@@ -67,25 +59,3 @@ async def _verdict(edge: GraphEdge, state: GraphState, invocation_state: dict[st
     if inspect.isawaitable(verdict):
         verdict = await verdict
     return bool(verdict)
-
-
-def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
-    """Return Strands' `GraphState` of what the run knows."""
-    nodes = remote_nodes([*(node.id for node in plan.nodes), *view.results])
-    for name, report in view.results.items():
-        nodes[name].result = result = node_result_from_wire(report)
-        nodes[name].execution_status = result.status
-    return GraphState(
-        task=task_from_wire(view.task),
-        status=Status.EXECUTING,
-        completed_nodes={nodes[name] for name in view.completed},
-        failed_nodes={nodes[name] for name in view.failed},
-        execution_order=[nodes[name] for name in view.execution_order],
-        results={name: node.result for name, node in nodes.items() if node.result is not None},
-        accumulated_usage=usage_from_wire(view.usage),
-        accumulated_metrics=Metrics(latencyMs=view.latency_ms),
-        execution_count=view.execution_count,
-        total_nodes=len(plan.nodes),
-        edges=[(nodes[edge.source], nodes[edge.target]) for edge in plan.edges],
-        entry_points=[nodes[node] for node in plan.entry_points],
-    )

@@ -22,17 +22,14 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 from temporalio import activity
 
 from .. import wire
-from ..codec import (
-    INTERNAL_KEYS,
-    is_json,
-    node_result_to_wire,
-    task_from_wire,
-)
+from ..codec import node_result_to_wire, task_from_wire
 from ..errors import NodeTimeoutError
 from .context import CurrentNode, current
 from .failures import check_size, to_application_error
 from .heartbeat import heartbeats
-from .pool import ExecutorPool
+from .interrupts import asked, resume_input
+from .pool import ExecutorPool, can_snapshot
+from .views import state_changes
 
 logger = logging.getLogger(__name__)
 
@@ -81,22 +78,23 @@ async def run_visit(pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
 async def _outcome(pool: ExecutorPool, visit: wire.NodeInput) -> wire.NodeOutcome:
     state = copy.deepcopy(visit.invocation_state)
     with pool.lease(visit.graph, visit.node) as lease:
+        executor = lease.executor
         if visit.snapshot is not None:
-            lease.executor.load_snapshot(Snapshot.from_dict(decode_bytes_values(visit.snapshot)))
+            executor.load_snapshot(Snapshot.from_dict(decode_bytes_values(visit.snapshot)))
+        prompt = resume_input(executor, visit.answers) if visit.answers else build_input(visit)
         result = await _within(
-            visit.node_timeout,
-            visit.node,
-            execute(visit.node, lease.executor, build_input(visit), state),
+            visit.node_timeout, visit.node, execute(visit.node, executor, prompt, state)
         )
+        asks = result.status is Status.INTERRUPTED
         snapshot = None
-        if visit.carries_state:
-            taken = lease.executor.take_snapshot(preset="session")
-            snapshot = encode_bytes_values(taken.to_dict())
+        if visit.carries_state or (asks and can_snapshot(executor)):
+            snapshot = encode_bytes_values(executor.take_snapshot(preset="session").to_dict())
         lease.reusable = result.status is Status.COMPLETED
     return wire.NodeOutcome(
         node=visit.node,
         visit=visit.visit,
         report=node_result_to_wire(result, visit.visit),
+        interrupts=asked(result.interrupts, f"node {visit.node!r}"),
         state_changes=state_changes(visit.invocation_state, state, f"node {visit.node!r}"),
         snapshot=snapshot,
     )
@@ -188,41 +186,25 @@ def _of_orchestrator(result: MultiAgentResult) -> NodeResult:
 
 def _of_agent(node: str, result: Any, cancelled: bool, execution_time: int) -> NodeResult:
     stop_reason = getattr(result, "stop_reason", "end_turn")
-    if stop_reason == "interrupt":
+    interrupts = list(getattr(result, "interrupts", None) or [])
+    if stop_reason == "interrupt" and not interrupts:
         raise NotImplementedError(
-            f"Node '{node}' asked a human. Interrupts are not supported in this version."
+            f"Node '{node}' asks for input but says nothing that could be answered (so does an "
+            "A2A agent that needs input). Let it ask through an interrupt, or end its turn."
         )
     # An abort sets the signal; the stop tool's deferred cancel doesn't, and is a completion.
     failed = stop_reason == "cancelled" and cancelled
+    status = Status.FAILED if failed else Status.COMPLETED
+    if stop_reason == "interrupt":
+        status = Status.INTERRUPTED
     metrics = getattr(result, "metrics", None)
     no_usage = Usage(inputTokens=0, outputTokens=0, totalTokens=0)
     return NodeResult(
         result=result,
         execution_time=execution_time,
-        status=Status.FAILED if failed else Status.COMPLETED,
+        status=status,
+        interrupts=interrupts,
         accumulated_usage=getattr(metrics, "accumulated_usage", no_usage),
         accumulated_metrics=getattr(metrics, "accumulated_metrics", Metrics(latencyMs=0)),
         execution_count=1,
     )
-
-
-def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wire.StateChanges:
-    """Return what someone changed in their copy of the invocation state.
-
-    Keys of Strands' event loop stay behind. A value that isn't JSON stays behind too, with a
-    warning: it may serve inside the node, but can't travel to the next.
-    """
-    changed: dict[str, Any] = {}
-    for key, value in after.items():
-        if key in INTERNAL_KEYS:
-            continue
-        if not isinstance(key, str) or not is_json(value):
-            logger.warning(
-                "who=<%s>, key=<%s> | invocation state value is not JSON and stays in the node",
-                who,
-                key,
-            )
-        elif key not in before or before[key] != value:
-            changed[key] = value
-    removed = [key for key in before if key not in after]
-    return wire.StateChanges(changed=changed, removed=removed)

@@ -21,6 +21,7 @@ from ..codec import is_json
 from ..errors import GraphNotRegisteredError, InvalidGraphError, TopologyMismatchError
 from ..options import DEFAULT_RETRY, GraphOptions, NodeOptions
 from ..workflows.topology import topology_of
+from .hooks import hook_events
 from .pool import ExecutorPool, can_snapshot
 
 GraphFactory = Callable[[], Graph]
@@ -302,6 +303,7 @@ def _plan(
         max_concurrency=options.max_concurrency,
         max_node_executions=graph.max_node_executions,
         execution_timeout=graph.execution_timeout,
+        hooks=hook_events(graph),
     )
     return _with_carried_state(plan, graph).with_fingerprint()
 
@@ -311,12 +313,6 @@ def _check_graph(name: str, graph: Graph) -> None:
         raise InvalidGraphError(
             f"Graph {name!r} has a session manager. Temporal's history does its job: it keeps "
             "every result and resumes after a crash. Take `set_session_manager` away."
-        )
-    hooks = sum(map(len, graph.hooks._registered_callbacks.values()))
-    if hooks:
-        raise InvalidGraphError(
-            f"Graph {name!r} has hooks or plugins of its own, which don't run durably yet. Give "
-            "them to the agents, whose hooks run inside the node."
         )
     for node in graph.nodes:
         if not node:
@@ -381,6 +377,9 @@ def _node_plan(node: str, graph: Graph, options: GraphOptions) -> wire.NodePlan:
         join=chosen.join,
         on_failure=chosen.on_failure,
         on_revisit=chosen.on_revisit,
+        interrupt_timeout=(
+            None if chosen.interrupt_timeout is None else chosen.interrupt_timeout.total_seconds()
+        ),
         task_queue=chosen.task_queue,
         timeout=timeout,
         node_timeout=graph.node_timeout,

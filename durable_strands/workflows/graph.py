@@ -1,8 +1,8 @@
 """The workflow `StrandsGraph`: feeds the scheduler with history, schedules activities.
 
 The way of the data: input -> plan (a local activity, the first thing recorded) -> scheduler ->
-one activity per visit -> outcome -> scheduler -> ... -> report. What a run knows lives in
-`GraphRunState`; what happens next is the scheduler's word alone.
+one task per visit: hooks, the node's activity -> event -> scheduler -> ... -> report. What a
+run knows lives in `RunState`; what happens next is the scheduler's word alone.
 
 Nothing here may raise a plain exception for something that a user did: that would fail the
 workflow task, again and again, instead of the workflow.
@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +26,12 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 with workflow.unsafe.imports_passed_through():
     from .. import wire
+    from .clock import ActiveClock
+    from .interrupts import Interrupts
     from .report import RunState
     from .scheduler import Ask, Command, Dispatch, Ending, Finish, Scheduler
+
+Commands = list[Command[wire.NodeReport]]
 
 _LOCAL_RETRY = RetryPolicy(maximum_attempts=3)
 _LOCAL_TIMEOUT = timedelta(seconds=60)
@@ -36,6 +42,27 @@ _TASK_BYTES = 3 * 1024 * 1024
 A workflow task's completion is one gRPC message of at most 4 MiB; the server terminates the
 workflow that sends a larger one.
 """
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A visit's task ended, and the visit with it."""
+
+    ending: Ending
+    report: wire.NodeReport
+
+
+@dataclass(frozen=True)
+class _Paused:
+    """A visit's task ended with questions; `in_hooks` says who asks them."""
+
+    visit: int
+    questions: list[wire.Asked]
+    in_hooks: bool
+
+
+Event = Callable[["_Run"], Awaitable[Commands]]
+"""Something that happened: what the run makes of it, when its turn comes."""
 
 
 @workflow.defn(name=wire.WORKFLOW_TYPE)
@@ -49,11 +76,9 @@ class StrandsGraph:
 
     def __init__(self) -> None:
         """Start out with nothing known; `run` reads the input."""
-        self._state: RunState | None = None
-        self._scheduler: Scheduler[wire.NodeReport] | None = None
-        self._inbox: deque[tuple[str, int, Any] | None] = deque()
-        self._handles: dict[str, workflow.ActivityHandle[Any]] = {}
-        self._scheduled_bytes = 0
+        self._interrupts = Interrupts()
+        self._inbox: deque[Event] = deque()
+        self._run: _Run | None = None
 
     @workflow.run
     async def run(self, *args: Any) -> dict[str, Any]:
@@ -70,25 +95,15 @@ class StrandsGraph:
                 `GraphFailed` with the partial report in its details.
         """
         request = _read_input(args)
-        plan = await self._record_plan(request.graph)
-        self._scheduler = Scheduler(plan)
-        self._state = RunState(plan, request, self._scheduler, workflow.now())
-        try:
-            finish = await self._drive(self._scheduler, self._state)
-        except asyncio.CancelledError:
-            self._state.cancelled(workflow.now())
-            raise
-        finally:
-            self._cancel_in_flight()
-            workflow.set_current_details(self._state.markdown())
-        self._state.finished(finish, workflow.now())
-        workflow.set_current_details(self._state.markdown())
-        report = self._state.final_report()
-        if finish.status is wire.RunStatus.COMPLETED:
-            return report
+        plan = await _record_plan(request.graph)
+        self._run = _Run(plan, request, self._interrupts, self._inbox)
+        await self._run.drive()
+        state = self._run.state
+        if state.status is wire.RunStatus.COMPLETED:
+            return state.final_report(workflow.now())
         raise ApplicationError(
-            f"Graph {plan.graph!r} failed: {self._state.reason}",
-            report,
+            f"Graph {plan.graph!r} failed: {state.reason}",
+            state.final_report(workflow.now()),
             type=wire.ErrorType.GRAPH_FAILED,
             non_retryable=True,
         )
@@ -98,158 +113,360 @@ class StrandsGraph:
     )
     def status(self, *_args: Any) -> dict[str, Any]:
         """Answer with the report so far; any arguments are ignored."""
-        if self._state is None:
+        if self._run is None:
             return wire.RunReport(graph="", status=wire.RunStatus.EXECUTING).dump()
-        return self._state.report(workflow.now()).dump()
+        return self._run.state.report(workflow.now()).dump()
+
+    @workflow.update(
+        name=wire.RESPOND,
+        description='Answer interrupts: {"<interrupt id>": <response>, ...}. All or nothing.',
+    )
+    def respond(self, *args: Any) -> dict[str, Any]:
+        """Answer interrupts.
+
+        Returns:
+            `{"released": [...]}`: the nodes that go on now, having all their answers.
+        """
+        answers, state = args[0], args[1] if len(args) > 1 else {}
+        released = self._interrupts.answer(answers)
+        self._inbox.append(lambda run: run.released(released, state))
+        return {"released": released}
+
+    @respond.validator
+    def check_response(self, *args: Any) -> None:
+        """Refuse answers that are malformed, unknown or settled; history records nothing then.
+
+        Raises:
+            ApplicationError: Of type `InterruptNotPending`, saying which and why.
+        """
+        problem = self._problem(args)
+        if problem is not None:
+            raise ApplicationError(problem, type=wire.ErrorType.NOT_PENDING, non_retryable=True)
+
+    @workflow.signal(
+        name=wire.RESPOND,
+        description="As the update, for tools that can't send one; a refused answer is logged.",
+    )
+    def respond_signal(self, *args: Any) -> None:
+        """Answer interrupts, or log why not: a signal has nobody to tell."""
+        problem = self._problem(args)
+        if problem is None:
+            self.respond(*args)
+        else:
+            workflow.logger.warning("problem=<%s> | answers ignored", problem)
+
+    def _problem(self, args: tuple[Any, ...]) -> str | None:
+        if len(args) not in (1, 2):
+            return (
+                f"{wire.RESPOND!r} takes the answers and perhaps a state, not {len(args)} things."
+            )
+        if len(args) == 2 and not isinstance(args[1], dict):
+            return "The invocation state to merge, the second argument, must be a JSON object."
+        return self._interrupts.problem(args[0])
+
+
+class _Run:
+    """One run of one plan: the loop between the scheduler and history.
+
+    Attributes:
+        state: What the run knows.
+    """
+
+    def __init__(
+        self,
+        plan: wire.GraphPlan,
+        request: wire.GraphInput,
+        interrupts: Interrupts,
+        inbox: deque[Event],
+    ) -> None:
+        self._plan = plan
+        self._interrupts = interrupts
+        self._inbox = inbox
+        self._scheduler: Scheduler[wire.NodeReport] = Scheduler(plan)
+        self._clock = ActiveClock(
+            plan.execution_timeout, lambda: inbox.append(lambda run: run.expired())
+        )
+        self.state = RunState(plan, request, self._scheduler, interrupts, self._clock)
+        self._visits: dict[str, asyncio.Task[_Ended | _Paused]] = {}
+        self._reminders: dict[str, asyncio.Task[None]] = {}
+        self._paused_in_hooks: dict[str, bool] = {}
+        self._gate = _TaskGate()
 
     # -- the loop ------------------------------------------------------------------------------
 
-    async def _record_plan(self, graph: str) -> wire.GraphPlan:
-        try:
-            data = await workflow.execute_local_activity(
-                wire.PLAN_ACTIVITY,
-                wire.PlanRequest(graph=graph).dump(),
-                start_to_close_timeout=_LOCAL_TIMEOUT,
-                retry_policy=_LOCAL_RETRY,
-                summary=f"plan of {graph}",
-            )
-            return wire.GraphPlan.load(data)
-        except ActivityError as error:
-            if isinstance(error.cause, ApplicationError):
-                raise error.cause from None
-            raise
-
-    async def _drive(self, scheduler: Scheduler[wire.NodeReport], state: RunState) -> Finish:
+    async def drive(self) -> None:
         """Carry out the scheduler's commands and feed it events, one at a time, to the end."""
-        timeout = state.plan.execution_timeout
-        deadline = asyncio.create_task(self._watch_deadline(timeout)) if timeout else None
-        commands: deque[Command[wire.NodeReport]] = deque(scheduler.start())
         try:
-            while True:
-                while commands:
-                    command = commands.popleft()
-                    if isinstance(command, Dispatch):
-                        commands.extend(await self._dispatch(command, state))
-                    elif isinstance(command, Ask):
-                        commands.extend(await self._ask(command, state))
-                    else:
-                        return command
-                self._scheduled_bytes = 0
-                workflow.set_current_details(state.markdown())
-                await workflow.wait_condition(lambda: bool(self._inbox))
-                event = self._inbox.popleft()
-                if event is None:
-                    commands.extend(scheduler.expired())
-                else:
-                    commands.extend(self._ended(*event, scheduler, state))
+            finish = await self._loop()
+            self.state.finished(finish)
+        except asyncio.CancelledError:
+            self._scheduler.abort("cancelled")
+            self.state.cancelled()
+            raise
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            self._interrupts.cancel(self.state.reason or "the run has ended")
+            self._clock.stop()
+            for task in (*self._visits.values(), *self._reminders.values()):
+                task.cancel()
+            workflow.set_current_details(self.state.markdown())
+        if "after_run" in self._plan.hooks:
+            await self._hooks("after_run")
 
-    async def _watch_deadline(self, seconds: float) -> None:
-        await workflow.sleep(seconds, summary="execution timeout")
-        self._inbox.append(None)
+    async def _loop(self) -> Finish:
+        if "before_run" in self._plan.hooks:
+            outcome = await self._hooks("before_run")
+            if outcome.error is not None:
+                return Finish(
+                    wire.RunStatus.FAILED, self.state.hook_raised("before_run", outcome.error)
+                )
+        commands: deque[Command[wire.NodeReport]] = deque(self._scheduler.start())
+        while True:
+            while commands:
+                command = commands.popleft()
+                if isinstance(command, Dispatch):
+                    self._dispatch(command)
+                elif isinstance(command, Ask):
+                    commands.extend(await self._ask(command))
+                else:
+                    return command
+            if self._scheduler.in_flight:
+                self._clock.start()
+            else:
+                self._clock.stop()
+            workflow.set_current_details(self.state.markdown())
+            await workflow.wait_condition(lambda: bool(self._inbox))
+            commands.extend(await self._inbox.popleft()(self))
 
-    def _cancel_in_flight(self) -> None:
-        for handle in self._handles.values():
-            handle.cancel()
-        self._handles.clear()
+    # -- events --------------------------------------------------------------------------------
+
+    async def expired(self) -> Commands:
+        """Take the execution timeout to the scheduler."""
+        return self._scheduler.expired()
+
+    async def released(self, nodes: list[str], state: dict[str, Any]) -> Commands:
+        """Let nodes go on that have all their answers; `state` came with the answers."""
+        self.state.merge(wire.StateChanges(changed=state))
+        commands: Commands = []
+        for node in nodes:
+            self._forget_reminder(node)
+            commands += self._scheduler.resume(node)
+        return commands
+
+    async def _unanswered(self, node: str) -> Commands:
+        """Fail a node whose questions nobody answered in time."""
+        if node not in self._scheduler.paused or not self._interrupts.of(node):
+            return []  # The answer came first, in the same workflow task.
+        seconds = self.state.node_plan(node).interrupt_timeout
+        self._interrupts.cancel("interrupt_timeout", node)
+        self._forget_reminder(node)
+        error = wire.ErrorInfo.own(
+            "InterruptTimeoutError", f"interrupt_timeout: nobody answered within {seconds} s"
+        )
+        report = self.state.failed_visit(node, error)
+        return await self._end(node, _Ended(Ending.RAISED, report))
+
+    async def _visit_over(self, node: str, task: asyncio.Task[_Ended | _Paused]) -> Commands:
+        """Take the end of a visit's task to the scheduler: the visit's end, or a pause."""
+        del self._visits[node]
+        over = task.result()
+        if isinstance(over, _Ended):
+            return await self._end(node, over)
+        self._interrupts.ask(node, over.visit, over.questions)
+        self._paused_in_hooks[node] = over.in_hooks
+        timeout = self.state.node_plan(node).interrupt_timeout
+        if timeout is not None:
+            self._reminders[node] = asyncio.create_task(self._remind(node, timeout))
+        return self._scheduler.pause(node)
+
+    async def _end(self, node: str, ended: _Ended) -> Commands:
+        commands = self._scheduler.ended(node, ended.ending, ended.report)
+        if "after_node" in self._plan.hooks:
+            outcome = await self._hooks("after_node", node)
+            if outcome.error is not None and not any(isinstance(c, Finish) for c in commands):
+                return self._scheduler.abort(self.state.hook_raised("after_node", outcome.error))
+        return commands
+
+    async def _remind(self, node: str, seconds: float) -> None:
+        await workflow.sleep(seconds, summary=f"interrupt timeout of {node}")
+        self._inbox.append(lambda run: run._unanswered(node))
+
+    def _forget_reminder(self, node: str) -> None:
+        reminder = self._reminders.pop(node, None)
+        if reminder is not None:
+            reminder.cancel()
 
     # -- visits --------------------------------------------------------------------------------
 
-    async def _dispatch(
-        self, command: Dispatch[wire.NodeReport], state: RunState
-    ) -> list[Command[wire.NodeReport]]:
-        """Schedule the activity of a visit."""
-        argument = state.node_input(command)
-        size = len(json.dumps(argument))
-        limit = state.plan.payload_limit
-        if limit is not None and size > limit:
-            assert self._scheduler is not None
-            error = wire.ErrorInfo.own(
-                "PayloadTooLargeError",
-                wire.too_large(f"the input of node {command.node!r}", size, limit),
+    def _dispatch(self, command: Dispatch[wire.NodeReport]) -> None:
+        """Start the task of a visit, or of the rest of one that paused."""
+        node = command.node
+        task = asyncio.create_task(self._visit(command))
+        task.add_done_callback(
+            lambda done: (
+                None
+                if done.cancelled()
+                else self._inbox.append(lambda run: run._visit_over(node, done))
             )
-            report = wire.NodeReport(
-                status=wire.NodeStatus.FAILED, error=error, visit=command.visit
-            )
-            return self._scheduler.ended(command.node, Ending.RAISED, report)
-        if self._scheduled_bytes and self._scheduled_bytes + size > _TASK_BYTES:
-            self._scheduled_bytes = 0
-            await workflow.sleep(0.001, summary="next workflow task: this one is full")
-        self._scheduled_bytes += size
-        plan = state.node_plan(command.node)
-        handle = workflow.start_activity(
-            wire.activity_type(state.plan.graph, command.node),
-            argument,
-            activity_id=wire.activity_id(command.node, command.visit),
-            task_queue=plan.task_queue,
-            start_to_close_timeout=timedelta(seconds=plan.timeout),
-            heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
-            retry_policy=_retry_policy(plan.retry),
-            summary=plan.summary or f"{command.node}, visit {command.visit}",
         )
+        self._visits[node] = task
+
+    async def _visit(self, command: Dispatch[wire.NodeReport]) -> _Ended | _Paused:
+        """Run a visit up to its end or to a question: hooks first, then the node."""
+        answers = self._interrupts.answers_of(command.node)
+        in_hooks = self._paused_in_hooks.pop(command.node, True)
+        if in_hooks and "before_node" in self._plan.hooks:
+            outcome = await self._hooks("before_node", command.node, answers)
+            answers = []
+            if outcome.error is not None:
+                return self._raised(command, outcome.error)
+            if outcome.interrupts:
+                return _Paused(command.visit, outcome.interrupts, in_hooks=True)
+            if outcome.cancel is not None:
+                return self._cancelled_by_hook(command, outcome.cancel)
+        return await self._node(command, answers)
+
+    async def _node(
+        self, command: Dispatch[wire.NodeReport], answers: list[wire.Answer]
+    ) -> _Ended | _Paused:
+        """Run a node's activity."""
         node, visit = command.node, command.visit
-        self._handles[node] = handle
-        handle.add_done_callback(lambda done: self._inbox.append((node, visit, done)))
-        return []
-
-    def _ended(
-        self,
-        node: str,
-        visit: int,
-        handle: workflow.ActivityHandle[Any],
-        scheduler: Scheduler[wire.NodeReport],
-        state: RunState,
-    ) -> list[Command[wire.NodeReport]]:
-        """Take the end of an activity to the scheduler."""
-        del self._handles[node]
+        argument = self.state.node_input(command, answers)
+        size = len(json.dumps(argument))
+        limit = self._plan.payload_limit
+        if limit is not None and size > limit:
+            text = wire.too_large(f"the input of node {node!r}", size, limit)
+            return self._raised(command, wire.ErrorInfo.own("PayloadTooLargeError", text))
+        await self._gate.admit(size)
+        plan = self.state.node_plan(node)
         try:
-            outcome = wire.NodeOutcome.load(handle.result())
-        except (ActivityError, asyncio.CancelledError) as failure:
-            error = _error_info(failure)
+            data = await workflow.execute_activity(
+                wire.activity_type(self._plan.graph, node),
+                argument,
+                activity_id=wire.activity_id(node, visit, command.resume),
+                task_queue=plan.task_queue,
+                start_to_close_timeout=timedelta(seconds=plan.timeout),
+                heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
+                retry_policy=_retry_policy(plan.retry),
+                summary=plan.summary or f"{node}, visit {visit}",
+            )
+            outcome = wire.NodeOutcome.load(data)
+        except ActivityError as failure:
+            return self._raised(command, _error_info(failure))
         except ValidationError as invalid:
-            error = wire.ErrorInfo.own(
-                "TopologyMismatchError",
-                f"The activity of node {node!r} answered with something that is no "
-                f"outcome of a node ({wire.explain(invalid)}). Does another activity have "
-                f"the type {wire.activity_type(state.plan.graph, node)!r}?",
+            text = (
+                f"The activity of node {node!r} answered with something that is no outcome of a "
+                f"node ({wire.explain(invalid)}). Does another activity have the type "
+                f"{wire.activity_type(self._plan.graph, node)!r}?"
             )
-        else:
-            if (outcome.node, outcome.visit) == (node, visit):
-                return scheduler.ended(node, state.take(outcome), outcome.report)
-            error = wire.ErrorInfo.own(
-                "TopologyMismatchError",
-                f"Visit {visit} of node {node!r} was answered by visit "
-                f"{outcome.visit} of node {outcome.node!r}.",
+            return self._raised(command, wire.ErrorInfo.own("TopologyMismatchError", text))
+        if (outcome.node, outcome.visit) != (node, visit):
+            text = (
+                f"Visit {visit} of node {node!r} was answered by visit {outcome.visit} of node "
+                f"{outcome.node!r}."
             )
-        report = wire.NodeReport(status=wire.NodeStatus.FAILED, error=error, visit=visit)
-        return scheduler.ended(node, Ending.RAISED, report)
+            return self._raised(command, wire.ErrorInfo.own("TopologyMismatchError", text))
+        report = self.state.take(outcome)
+        if outcome.interrupts:
+            return _Paused(visit, outcome.interrupts, in_hooks=False)
+        failed = report.status is wire.NodeStatus.FAILED
+        return _Ended(Ending.FAILED if failed else Ending.COMPLETED, report)
 
-    # -- conditions ----------------------------------------------------------------------------
+    def _raised(self, command: Dispatch[wire.NodeReport], error: wire.ErrorInfo) -> _Ended:
+        return _Ended(Ending.RAISED, self.state.failed_visit(command.node, error))
 
-    async def _ask(self, ask: Ask, state: RunState) -> list[Command[wire.NodeReport]]:
+    def _cancelled_by_hook(self, command: Dispatch[wire.NodeReport], message: str) -> _Ended:
+        """Cancel a node because a hook said so. Under Strands' rule that fails the graph."""
+        if self._plan.semantics == "strands":
+            error = wire.ErrorInfo(type="RuntimeError", module="builtins", message=message)
+            return self._raised(command, error)
+        return _Ended(
+            Ending.CANCELLED, wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=message)
+        )
+
+    # -- local activities ----------------------------------------------------------------------
+
+    async def _ask(self, ask: Ask) -> Commands:
         """Have the conditions evaluated by a local activity, so that history records them."""
-        assert self._scheduler is not None
         edges = ", ".join(
             dict.fromkeys(str(edge) for question in ask.questions for edge in question.edges)
         )
         try:
-            data = await workflow.execute_local_activity(
-                wire.EDGES_ACTIVITY,
-                state.edges_input(ask),
-                start_to_close_timeout=_LOCAL_TIMEOUT,
-                retry_policy=_LOCAL_RETRY,
-                summary=f"conditions of {edges[:150]}",
+            data = await _local(
+                wire.EDGES_ACTIVITY, self.state.edges_input(ask), f"conditions of {edges}"
             )
             outcome = wire.EdgesOutcome.load(data)
         except ActivityError as failure:
             outcome = wire.EdgesOutcome(error=_error_info(failure), failed_edge=edges)
-        state.merge(outcome.state_changes)
+        self.state.merge(outcome.state_changes)
         if outcome.error is not None:
-            reason = state.condition_raised(outcome.failed_edge or edges, outcome.error)
+            reason = self.state.condition_raised(outcome.failed_edge or edges, outcome.error)
             return self._scheduler.abort(reason)
         return self._scheduler.answered(outcome.answers)
+
+    async def _hooks(
+        self,
+        event: wire.HookEvent,
+        node: str | None = None,
+        answers: list[wire.Answer] | None = None,
+    ) -> wire.HooksOutcome:
+        """Run the graph's hooks for an event by a local activity."""
+        about = f" {node}" if node else ""
+        try:
+            data = await _local(
+                wire.HOOKS_ACTIVITY,
+                self.state.hooks_input(event, node, answers or []),
+                f"hooks {event}{about}",
+            )
+            outcome = wire.HooksOutcome.load(data)
+        except ActivityError as failure:
+            return wire.HooksOutcome(error=_error_info(failure))
+        self.state.merge(outcome.state_changes)
+        return outcome
+
+
+class _TaskGate:
+    """Spreads large activity arguments over workflow tasks; see `_TASK_BYTES`."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._task = 0
+        self._bytes = 0
+
+    async def admit(self, size: int) -> None:
+        """Return when `size` more bytes fit into the workflow task that is going on."""
+        async with self._lock:
+            self._turn()
+            if self._bytes and self._bytes + size > _TASK_BYTES:
+                await workflow.sleep(0.001, summary="next workflow task: this one is full")
+                self._turn()
+            self._bytes += size
+
+    def _turn(self) -> None:
+        task = workflow.info().get_current_history_length()
+        if task != self._task:
+            self._task, self._bytes = task, 0
+
+
+async def _record_plan(graph: str) -> wire.GraphPlan:
+    try:
+        data = await _local(
+            wire.PLAN_ACTIVITY, wire.PlanRequest(graph=graph).dump(), f"plan of {graph}"
+        )
+    except ActivityError as error:
+        if isinstance(error.cause, ApplicationError):
+            raise error.cause from None
+        raise
+    return wire.GraphPlan.load(data)
+
+
+async def _local(activity: str, argument: dict[str, Any], summary: str) -> Any:
+    return await workflow.execute_local_activity(
+        activity,
+        argument,
+        start_to_close_timeout=_LOCAL_TIMEOUT,
+        retry_policy=_LOCAL_RETRY,
+        summary=summary[:200],
+    )
 
 
 def _read_input(args: tuple[Any, ...]) -> wire.GraphInput:

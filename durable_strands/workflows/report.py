@@ -12,7 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from .. import wire
-from .scheduler import Ask, Dispatch, Ending, Finish, Scheduler
+from .clock import ActiveClock
+from .interrupts import Interrupts
+from .scheduler import Ask, Dispatch, Finish, Scheduler
 
 _TABLE_ROWS = 60
 """Largest graph whose every node is shown in the details; a larger one shows counts."""
@@ -23,7 +25,6 @@ class RunState:
 
     Attributes:
         plan: The run's plan.
-        status: Where the run stands.
         reason: Why it failed or was cancelled.
     """
 
@@ -32,24 +33,34 @@ class RunState:
         plan: wire.GraphPlan,
         request: wire.GraphInput,
         scheduler: Scheduler[wire.NodeReport],
-        now: datetime,
+        interrupts: Interrupts,
+        clock: ActiveClock,
     ) -> None:
         """Begin with the request's own invocation state and no results."""
         self.plan = plan
-        self.status = wire.RunStatus.EXECUTING
         self.reason: str | None = None
+        self._end: wire.RunStatus | None = None
         self._request = request
         self._scheduler = scheduler
+        self._interrupts = interrupts
+        self._clock = clock
         self._nodes = {node.id: node for node in plan.nodes}
         self._invocation_state = dict(request.invocation_state)
         self._snapshots: dict[str, dict[str, Any]] = {}
+        self._parts: dict[str, wire.NodeReport] = {}
         self._usage = wire.Usage()
         self._latency_ms = 0
         self._execution_count = 0
         self._failed_node: str | None = None
         self._error: wire.ErrorInfo | None = None
-        self._started = now
-        self._ended: datetime | None = None
+
+    @property
+    def status(self) -> wire.RunStatus:
+        """Where the run stands."""
+        if self._end is not None:
+            return self._end
+        waiting = self._scheduler.paused and not self._scheduler.in_flight
+        return wire.RunStatus.INTERRUPTED if waiting else wire.RunStatus.EXECUTING
 
     # -- what goes out -------------------------------------------------------------------------
 
@@ -57,7 +68,9 @@ class RunState:
         """Return the plan of a node."""
         return self._nodes[node]
 
-    def node_input(self, dispatch: Dispatch[wire.NodeReport]) -> dict[str, Any]:
+    def node_input(
+        self, dispatch: Dispatch[wire.NodeReport], answers: list[wire.Answer]
+    ) -> dict[str, Any]:
         """Return the argument of a visit's activity."""
         plan = self._nodes[dispatch.node]
         return wire.NodeInput(
@@ -70,6 +83,7 @@ class RunState:
                 for source, report in dispatch.inputs
             ],
             invocation_state=self._invocation_state,
+            answers=answers,
             snapshot=self._snapshots.get(dispatch.node),
             carries_state=plan.carries_state,
             node_timeout=plan.node_timeout,
@@ -77,19 +91,10 @@ class RunState:
         ).dump()
 
     def edges_input(self, ask: Ask) -> dict[str, Any]:
-        """Return the argument of the edges activity: the state that conditions see."""
+        """Return the argument of the edges activity."""
         return wire.EdgesInput(
             graph=self.plan.graph,
-            state=wire.StateView(
-                task=self._request.task,
-                completed=list(self._scheduler.completed),
-                failed=list(self._scheduler.failed),
-                execution_order=self._scheduler.order,
-                results=self._scheduler.results,
-                usage=self._usage,
-                latency_ms=self._latency_ms,
-                execution_count=self._execution_count,
-            ),
+            state=self._view(),
             invocation_state=self._invocation_state,
             questions=[
                 wire.EdgeQuestion(
@@ -101,33 +106,96 @@ class RunState:
             ],
         ).dump()
 
+    def hooks_input(
+        self, event: wire.HookEvent, node: str | None, answers: list[wire.Answer]
+    ) -> dict[str, Any]:
+        """Return the argument of the hooks activity."""
+        return wire.HooksInput(
+            graph=self.plan.graph,
+            event=event,
+            node=node,
+            visit=0 if node is None else self._scheduler.visits(node),
+            state=self._view(),
+            invocation_state=self._invocation_state,
+            answers=answers,
+        ).dump()
+
+    def _view(self) -> wire.StateView:
+        """Return the state that conditions and hooks see."""
+        return wire.StateView(
+            task=self._request.task,
+            completed=list(self._scheduler.completed),
+            failed=list(self._scheduler.failed),
+            interrupted=self._scheduler.paused,
+            execution_order=self._scheduler.order,
+            results=self._scheduler.results,
+            usage=self._usage,
+            latency_ms=self._latency_ms,
+            execution_count=self._execution_count,
+        )
+
     # -- what comes in -------------------------------------------------------------------------
 
-    def take(self, outcome: wire.NodeOutcome) -> Ending:
-        """Take a visit's outcome in, and say how the visit ended."""
-        report = outcome.report
+    def take(self, outcome: wire.NodeOutcome) -> wire.NodeReport:
+        """Take in what a visit, or a part of one, gave; return the report of the visit so far.
+
+        A visit that asked is run in parts, each by an agent that counts from zero: what they
+        used is added up, and counts for the run when the visit ends.
+        """
         self.merge(outcome.state_changes)
-        self._usage += report.usage
-        self._latency_ms += report.latency_ms
-        self._execution_count += report.execution_count
         if outcome.snapshot is not None:
             self._snapshots[outcome.node] = outcome.snapshot
-        failed = report.status is wire.NodeStatus.FAILED
-        return Ending.FAILED if failed else Ending.COMPLETED
+        report = self._with_parts(outcome.node, outcome.report)
+        if outcome.interrupts:
+            self._parts[outcome.node] = report
+        else:
+            self._count(report)
+        return report
+
+    def failed_visit(self, node: str, error: wire.ErrorInfo) -> wire.NodeReport:
+        """Return the report of a visit that raised, with what its parts had used."""
+        visit = self._scheduler.visits(node)
+        empty = wire.NodeReport(status=wire.NodeStatus.FAILED, error=error, visit=visit)
+        report = self._with_parts(node, empty)
+        self._count(report)
+        return report
+
+    def merge(self, changes: wire.StateChanges) -> None:
+        """Merge changes into the invocation state; the later in history wins."""
+        changes.apply(self._invocation_state)
+
+    def _with_parts(self, node: str, report: wire.NodeReport) -> wire.NodeReport:
+        before = self._parts.pop(node, None)
+        if before is None:
+            return report
+        return report.model_copy(
+            update={
+                "usage": before.usage + report.usage,
+                "latency_ms": before.latency_ms + report.latency_ms,
+                "execution_time": before.execution_time + report.execution_time,
+            }
+        )
+
+    def _count(self, report: wire.NodeReport) -> None:
+        self._usage += report.usage
+        self._latency_ms += report.latency_ms
+        self._execution_count += report.execution_count if report.error is None else 0
+
+    # -- the run's end -------------------------------------------------------------------------
 
     def condition_raised(self, edges: str, error: wire.ErrorInfo) -> str:
         """Take note that a condition raised, and return what that makes the run's reason."""
         self._error = error
         return f"the condition of edge {edges} raised {error.type}: {error.message}"
 
-    def merge(self, changes: wire.StateChanges) -> None:
-        """Merge changes into the invocation state; the later in history wins."""
-        changes.apply(self._invocation_state)
+    def hook_raised(self, event: str, error: wire.ErrorInfo) -> str:
+        """Take note that a hook raised, and return what that makes the run's reason."""
+        self._error = error
+        return f"a hook of {event} raised {error.type}: {error.message}"
 
-    def finished(self, finish: Finish, now: datetime) -> None:
+    def finished(self, finish: Finish) -> None:
         """Take note of the run's end."""
-        self._ended = now
-        self.status = finish.status
+        self._end = finish.status
         self.reason = finish.reason
         if finish.failed_node is not None:
             self._failed_node = finish.failed_node
@@ -138,19 +206,16 @@ class RunState:
         elif finish.status is wire.RunStatus.FAILED and finish.reason is None:
             self.reason = "failed nodes: " + ", ".join(self._scheduler.failed)
 
-    def cancelled(self, now: datetime) -> None:
+    def cancelled(self) -> None:
         """Take note of the run's cancellation."""
-        self._ended = now
-        self.status = wire.RunStatus.CANCELLED
+        self._end = wire.RunStatus.CANCELLED
         self.reason = "the workflow was cancelled"
-        self._scheduler.abort(self.reason)
 
     # -- how it stands -------------------------------------------------------------------------
 
     def report(self, now: datetime) -> wire.RunReport:
         """Return the report as of now."""
         scheduler = self._scheduler
-        elapsed = (self._ended or now) - self._started
         return wire.RunReport(
             graph=self.plan.graph,
             status=self.status,
@@ -164,6 +229,8 @@ class RunState:
                 )
                 for node in self.plan.nodes
             },
+            interrupts=list(self._interrupts.pending.values()),
+            cancelled_interrupts=self._interrupts.cancelled,
             completed_nodes=len(scheduler.completed),
             failed_nodes=len(scheduler.failed),
             edges=[(edge.source, edge.target) for edge in self.plan.edges],
@@ -172,19 +239,18 @@ class RunState:
             usage=self._usage,
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
-            execution_time=round(elapsed.total_seconds() * 1000),
+            execution_time=round(self._clock.elapsed(now).total_seconds() * 1000),
             invocation_state=self._invocation_state,
             fingerprint=self.plan.fingerprint,
         )
 
-    def final_report(self) -> dict[str, Any]:
+    def final_report(self, now: datetime) -> dict[str, Any]:
         """Return the report as JSON, cut down if it wouldn't fit into one payload.
 
         A run that did all its work must not be lost for the size of its summary: every full
         result is in history, as the result of its activity.
         """
-        assert self._ended is not None, "only a run that has ended has a final report"
-        report = self.report(self._ended)
+        report = self.report(now)
         limit = self.plan.payload_limit
         for shortened in (_as_is, _texts_only, _statuses_only):
             data = shortened(report).dump()
@@ -210,8 +276,12 @@ class RunState:
                 status = scheduler.status(node.id).value
                 lines.append(f"| {name} | {status} | {scheduler.visits(node.id)} |")
         else:
-            running = scheduler.in_flight
-            lines.append("running: " + (_first(running, 20) or "none"))
+            lines.append("running: " + (_first(scheduler.in_flight, 20) or "none"))
+        if self._interrupts.pending:
+            lines += ["", "| waiting for a human | node | asks | reason |", "|---|---|---|---|"]
+            for info in self._interrupts.pending.values():
+                cells = (f"`{info.id}`", info.node, info.name, json.dumps(info.reason)[:200])
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         return "\n".join(lines)
 
 

@@ -1,16 +1,18 @@
 """The scheduler: the state machine that decides which node of a graph runs when.
 
-Events go in (a run starts, a visit ends, conditions were evaluated, time is up), commands come
-out (dispatch a visit, evaluate conditions, finish). The machine is pure Python: it imports
-neither temporalio nor strands, reads no clock, draws no random number and iterates over no
-set, so the same events give the same commands in every process. Results are opaque to it.
+Events go in (a run starts, a visit ends, pauses or may go on, conditions were evaluated, time
+is up), commands come out (dispatch a visit, evaluate conditions, finish). The machine is pure
+Python: it imports neither temporalio nor strands, reads no clock, draws no random number and
+iterates over no set, so the same events give the same commands in every process. Results are
+opaque to it.
 
 How a graph flows, in the vocabulary of the workflow patterns (van der Aalst et al., 2003;
 Russell et al., 2006):
 
 * A **visit** is one execution of a node. A node **fires** when its join is satisfied: a visit
   is queued, and **dispatched** once a concurrency slot is free. A node is **busy** from its
-  firing to the end of the visit, and has one visit at a time.
+  firing to the end of the visit, and has one visit at a time. A visit that asks a human
+  **pauses**: it gives its slot up, but stays the same visit until it has ended.
 * When a visit completes, each edge out of its node gets a **verdict** from its condition; one
   without a condition is always true. A true edge is **marked**, a false one unmarked: a mark
   is what the latest visit of the edge's source says.
@@ -43,7 +45,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from typing import ClassVar, Generic, Protocol, TypeVar
@@ -67,6 +69,9 @@ class Ending(StrEnum):
     RAISED = "raised"
     """With an error, after all its retries; `on_failure` decides what that does to the run."""
 
+    CANCELLED = "cancelled"
+    """Not run after all, because a hook said so: the branch ends here, and nothing has failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatch(Generic[R]):
@@ -76,11 +81,13 @@ class Dispatch(Generic[R]):
         node: Id of the node.
         visit: Number of the visit, from 1.
         inputs: `(source id, result)` that this visit consumes, in declaration order.
+        resume: How often this visit has been resumed after a pause.
     """
 
     node: str
     visit: int
     inputs: tuple[tuple[str, R], ...]
+    resume: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,16 @@ class Finish:
     status: RunStatus
     reason: str | None = None
     failed_node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit(Generic[R]):
+    """A visit from its firing to its end; `number` is 0 before its first dispatch."""
+
+    node: int
+    inputs: tuple[tuple[str, R], ...]
+    number: int = 0
+    resume: int = 0
 
 
 Command = Dispatch[R] | Ask | Finish
@@ -160,6 +177,7 @@ class Scheduler(Generic[R]):
         order: Ids in order of completion, returned failures included, as in Strands.
         completed: Ids of nodes that have completed, in that order.
         failed: Ids of nodes that ever failed, in that order.
+        cancelled: Ids of nodes that a hook ever cancelled, in that order.
         results: Latest result of each node that has one.
     """
 
@@ -171,12 +189,14 @@ class Scheduler(Generic[R]):
         self.order: list[str] = []
         self.completed: dict[str, None] = {}
         self.failed: dict[str, None] = {}
+        self.cancelled: dict[str, None] = {}
         self.results: dict[str, R] = {}
         self._visits = [0] * size
         self._rest = [NodeStatus.PENDING] * size
         self._busy = bytearray(size)
-        self._queue: deque[tuple[int, tuple[tuple[str, R], ...]]] = deque()
-        self._in_flight: dict[int, None] = {}
+        self._queue: deque[_Visit[R]] = deque()
+        self._in_flight: dict[int, _Visit[R]] = {}
+        self._paused: dict[int, _Visit[R]] = {}
         self._dispatched = 0
         self._commands: list[Command[R]] = []
         self._answer_to: Callable[[Answers], None] | None = None
@@ -195,11 +215,18 @@ class Scheduler(Generic[R]):
         """Ids of the nodes whose visits are in flight, in order of dispatch."""
         return [self.plan.nodes[node].id for node in self._in_flight]
 
+    @property
+    def paused(self) -> list[str]:
+        """Ids of the nodes whose visits are paused, in the order in which they paused."""
+        return [self.plan.nodes[node].id for node in self._paused]
+
     def status(self, node: str) -> NodeStatus:
         """Return where a node stands."""
         index = self.topology.index[node]
         if not self._busy[index]:
             return self._rest[index]
+        if index in self._paused:
+            return NodeStatus.INTERRUPTED
         return NodeStatus.EXECUTING if index in self._in_flight else NodeStatus.DISPATCHED
 
     def visits(self, node: str) -> int:
@@ -215,16 +242,21 @@ class Scheduler(Generic[R]):
         return self._advance()
 
     def ended(self, node: str, ending: Ending, result: R) -> list[Command[R]]:
-        """Take the end of the visit of `node` that is in flight."""
+        """Take the end of the visit of `node` that is in flight or paused."""
         index = self.topology.index[node]
-        del self._in_flight[index]
+        if self._in_flight.pop(index, None) is None:
+            del self._paused[index]
         self._busy[index] = False
-        self.results[node] = result
-        if ending is not Ending.RAISED:
+        if ending is not Ending.CANCELLED:
+            self.results[node] = result
+        if ending in (Ending.COMPLETED, Ending.FAILED):
             self.order.append(node)
         if ending is Ending.COMPLETED:
             self._rest[index] = NodeStatus.COMPLETED
             self.completed[node] = None
+        elif ending is Ending.CANCELLED:
+            self._rest[index] = NodeStatus.CANCELLED
+            self.cancelled[node] = None
         else:
             self._rest[index] = NodeStatus.FAILED
             self.failed[node] = None
@@ -235,6 +267,21 @@ class Scheduler(Generic[R]):
                 self._finish(RunStatus.FAILED, failed_node=node)
             else:
                 self._policy.ended(index, ending is Ending.COMPLETED)
+        return self._advance()
+
+    def pause(self, node: str) -> list[Command[R]]:
+        """Take note that the visit of `node` in flight waits for a human.
+
+        It gives up its concurrency slot. It keeps its count as an execution.
+        """
+        index = self.topology.index[node]
+        self._paused[index] = self._in_flight.pop(index)
+        return self._advance()
+
+    def resume(self, node: str) -> list[Command[R]]:
+        """Let the paused visit of `node` go on as soon as there is a slot."""
+        visit = self._paused.pop(self.topology.index[node])
+        self._queue.append(replace(visit, resume=visit.resume + 1))
         return self._advance()
 
     def answered(self, answers: Answers) -> list[Command[R]]:
@@ -267,7 +314,7 @@ class Scheduler(Generic[R]):
     def fire(self, node: int, sources: Iterable[int]) -> None:
         """Queue a visit of `node` that consumes the present results of `sources`."""
         names = (self.plan.nodes[source].id for source in sources)
-        self._queue.append((node, tuple((name, self.results[name]) for name in names)))
+        self._queue.append(_Visit(node, tuple((name, self.results[name]) for name in names)))
         self._busy[node] = True
 
     def ask(self, questions: list[Question], proceed: Callable[[Answers], None]) -> None:
@@ -287,9 +334,12 @@ class Scheduler(Generic[R]):
 
         Args:
             reason: What the result says.
-            drain: Let the visits in flight end and count first; start nothing new.
+            drain: Let the visits that have begun end and count first, but for those that wait
+                for a human: whatever they'd say, the run has failed. Start nothing new.
         """
-        self._queue.clear()
+        for visit in self._queue:
+            self._busy[visit.node] = bool(visit.number)
+        self._queue = deque(visit for visit in self._queue if visit.number)
         if drain:
             self._draining = reason
         else:
@@ -311,7 +361,7 @@ class Scheduler(Generic[R]):
         """Dispatch what can be, let the policy go on when idle, finish when nothing is left."""
         while not self._over and self._answer_to is None:
             self._dispatch()
-            if self._in_flight:
+            if self._in_flight or (self._paused and self._draining is None):
                 break
             if self._draining is None:
                 self._policy.idle()
@@ -328,16 +378,19 @@ class Scheduler(Generic[R]):
         """Move visits from the queue into free slots, first ready first served."""
         slots = self.plan.max_concurrency
         while self._queue and (slots is None or len(self._in_flight) < slots):
-            limit = self.plan.max_node_executions if self._policy.exact_limit else None
-            if limit is not None and self._dispatched >= limit:
-                self.stop(self.executions_reason, drain=True)
-                return
-            node, inputs = self._queue.popleft()
-            self._dispatched += 1
-            self._visits[node] += 1
-            self._in_flight[node] = None
+            visit = self._queue[0]
+            if not visit.number:
+                limit = self.plan.max_node_executions if self._policy.exact_limit else None
+                if limit is not None and self._dispatched >= limit:
+                    self.stop(self.executions_reason, drain=True)
+                    continue
+                self._dispatched += 1
+                self._visits[visit.node] += 1
+                visit = replace(visit, number=self._visits[visit.node])
+            self._queue.popleft()
+            self._in_flight[visit.node] = visit
             self._commands.append(
-                Dispatch(self.plan.nodes[node].id, self._visits[node], inputs),
+                Dispatch(self.plan.nodes[visit.node].id, visit.number, visit.inputs, visit.resume)
             )
 
     def _finish(
@@ -345,7 +398,7 @@ class Scheduler(Generic[R]):
     ) -> None:
         self._over = True
         self._answer_to = None
-        for node in self._in_flight:
+        for node in (*self._in_flight, *self._paused):
             self._rest[node] = NodeStatus.CANCELLED
         self._busy = bytearray(len(self._busy))
         self._queue.clear()

@@ -1,0 +1,76 @@
+"""Runs a graph's own hooks: the local activity behind every event that has some.
+
+They run on the workflow's worker, where the run's state is at hand, once per event however
+often the node's activity is retried. They see an orchestrator whose `state` is the run's state
+as far as it is known.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from strands.hooks.events import (
+    AfterMultiAgentInvocationEvent,
+    AfterNodeCallEvent,
+    BeforeMultiAgentInvocationEvent,
+    BeforeNodeCallEvent,
+)
+from strands.hooks.registry import BaseHookEvent
+from strands.interrupt import _InterruptState
+from strands.multiagent.graph import Graph
+
+from .. import wire
+from ..codec import error_to_wire
+from .interrupts import answered, asked
+from .views import graph_state, state_changes
+
+_EVENTS: dict[wire.HookEvent, type[BaseHookEvent]] = {
+    "before_run": BeforeMultiAgentInvocationEvent,
+    "before_node": BeforeNodeCallEvent,
+    "after_node": AfterNodeCallEvent,
+    "after_run": AfterMultiAgentInvocationEvent,
+}
+
+
+def hook_events(graph: Graph) -> list[wire.HookEvent]:
+    """Return the events for which a graph has hooks, plugins' hooks included."""
+    callbacks = graph.hooks._registered_callbacks
+    return [name for name, event in _EVENTS.items() if callbacks.get(event)]
+
+
+async def run_hooks(template: Graph, plan: wire.GraphPlan, data: dict[str, Any]) -> dict[str, Any]:
+    """Run the hooks of one event, in Strands' order: the body of the hooks activity.
+
+    Args:
+        template: The registered graph's instance; its hooks run.
+        plan: The graph's plan.
+        data: A `wire.HooksInput` as a JSON object.
+
+    Returns:
+        A `wire.HooksOutcome` as a JSON object. A hook that raises is data: retrying it would
+        run the hooks before it twice.
+    """
+    request = wire.HooksInput.load(data)
+    state = copy.deepcopy(request.invocation_state)
+    source = copy.copy(template)
+    source.state = graph_state(plan, request.state)
+    source._interrupt_state = _InterruptState(
+        interrupts={answer.strands_id: answered(answer) for answer in request.answers}
+    )
+    kind: Any = _EVENTS[request.event]
+    about = {} if request.node is None else {"node_id": request.node}
+    event = kind(source=source, invocation_state=state, **about)
+    outcome = wire.HooksOutcome(event=request.event, node=request.node, visit=request.visit)
+    try:
+        _, interrupts = await template.hooks.invoke_callbacks_async(event)
+        questions = asked(interrupts, f"a hook of {request.event}")
+    except Exception as error:
+        return outcome.model_copy(update={"error": error_to_wire(error)}).dump()
+    cancel = getattr(event, "cancel_node", False)
+    if cancel and not isinstance(cancel, str):
+        cancel = "node cancelled by user"  # Strands' own words.
+    changes = state_changes(request.invocation_state, state, "a hook")
+    return outcome.model_copy(
+        update={"interrupts": questions, "cancel": cancel or None, "state_changes": changes}
+    ).dump()

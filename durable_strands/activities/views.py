@@ -1,0 +1,70 @@
+"""What conditions and hooks get to see of a run: Strands' own state, rebuilt from the wire.
+
+And what they, or a node, changed in their copy of the invocation state.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from strands.multiagent.base import Status
+from strands.multiagent.graph import GraphState
+from strands.types.event_loop import Metrics
+
+from .. import wire
+from ..codec import (
+    INTERNAL_KEYS,
+    is_json,
+    node_result_from_wire,
+    remote_nodes,
+    task_from_wire,
+    usage_from_wire,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
+    """Return Strands' `GraphState` of what the run knows."""
+    nodes = remote_nodes([*(node.id for node in plan.nodes), *view.results])
+    for name, report in view.results.items():
+        nodes[name].result = result = node_result_from_wire(report)
+        nodes[name].execution_status = result.status
+    return GraphState(
+        task=task_from_wire(view.task),
+        status=Status.EXECUTING,
+        completed_nodes={nodes[name] for name in view.completed},
+        failed_nodes={nodes[name] for name in view.failed},
+        interrupted_nodes={nodes[name] for name in view.interrupted},
+        execution_order=[nodes[name] for name in view.execution_order],
+        results={name: node.result for name, node in nodes.items() if node.result is not None},
+        accumulated_usage=usage_from_wire(view.usage),
+        accumulated_metrics=Metrics(latencyMs=view.latency_ms),
+        execution_count=view.execution_count,
+        total_nodes=len(plan.nodes),
+        edges=[(nodes[edge.source], nodes[edge.target]) for edge in plan.edges],
+        entry_points=[nodes[node] for node in plan.entry_points],
+    )
+
+
+def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wire.StateChanges:
+    """Return what someone changed in their copy of the invocation state.
+
+    Keys of Strands' event loop stay behind. A value that isn't JSON stays behind too, with a
+    warning: it may serve inside the node, but can't travel to the next.
+    """
+    changed: dict[str, Any] = {}
+    for key, value in after.items():
+        if key in INTERNAL_KEYS:
+            continue
+        if not isinstance(key, str) or not is_json(value):
+            logger.warning(
+                "who=<%s>, key=<%s> | invocation state value is not JSON and stays in the node",
+                who,
+                key,
+            )
+        elif key not in before or before[key] != value:
+            changed[key] = value
+    removed = [key for key in before if key not in after]
+    return wire.StateChanges(changed=changed, removed=removed)

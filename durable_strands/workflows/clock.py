@@ -1,0 +1,54 @@
+"""The time that a run has been active: waiting for humans doesn't count, as in Strands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+
+
+class ActiveClock:
+    """Counts active time, and calls back once a limit of it is used up."""
+
+    def __init__(self, limit: float | None, on_limit: Callable[[], None]) -> None:
+        """Begin stopped.
+
+        Args:
+            limit: Seconds of active time; None for no limit, which costs no timer.
+            on_limit: Called when the limit is used up.
+        """
+        self._limit = limit
+        self._on_limit = on_limit
+        self._spent = timedelta()
+        self._since: datetime | None = None
+        self._timer: asyncio.Task[None] | None = None
+
+    def elapsed(self, now: datetime) -> timedelta:
+        """Return the active time up to `now`."""
+        return self._spent + (now - self._since if self._since is not None else timedelta())
+
+    def start(self) -> None:
+        """Let the time count from now on."""
+        if self._since is not None:
+            return
+        self._since = workflow.now()
+        if self._limit is not None:
+            left = max(self._limit - self._spent.total_seconds(), 0.001)
+            self._timer = asyncio.create_task(self._watch(left))
+
+    def stop(self) -> None:
+        """Let the time stand still."""
+        if self._since is None:
+            return
+        self._spent = self.elapsed(workflow.now())
+        self._since = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _watch(self, seconds: float) -> None:
+        await workflow.sleep(seconds, summary="execution timeout")
+        self._timer = None
+        self._on_limit()

@@ -1,0 +1,100 @@
+"""The ledger of a run's questions to humans: what is open, what is settled, and how.
+
+Pure. An id that was ever asked is kept, so that an answer to an unknown question, to an
+answered one and to a cancelled one are refused in different words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..wire import Answer, Asked, CancelledInterrupt, InterruptInfo, interrupt_id
+
+
+class Interrupts:
+    """Open and settled interrupts of a run.
+
+    Attributes:
+        pending: Open questions by id, in the order in which they were asked.
+        cancelled: Questions that ended without an answer.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any question."""
+        self.pending: dict[str, InterruptInfo] = {}
+        self.cancelled: list[CancelledInterrupt] = []
+        self._settled: dict[str, str] = {}
+        self._answers: dict[str, list[Answer]] = {}
+
+    def ask(self, node: str, visit: int, questions: Iterable[Asked]) -> None:
+        """Open the questions of a visit."""
+        for asked in questions:
+            name = interrupt_id(node, visit, asked.strands_id)
+            self._settled.pop(name, None)  # The same visit may ask the same again.
+            self.pending[name] = InterruptInfo(
+                id=name, node=node, visit=visit, **asked.model_dump()
+            )
+
+    def of(self, node: str) -> list[InterruptInfo]:
+        """Return the open questions of a node."""
+        return [info for info in self.pending.values() if info.node == node]
+
+    def problem(self, answers: Any) -> str | None:
+        """Say what is wrong with a set of answers, None if nothing is.
+
+        It is all or nothing: one wrong id and none of them counts.
+        """
+        if not isinstance(answers, dict) or not answers:
+            return (
+                'Answers are one JSON object that isn\'t empty: {"<interrupt id>": <response>}, '
+                f"not {_brief(answers)}."
+            )
+        for name in answers:
+            if name not in self.pending:
+                return self._refusal(str(name))
+        return None
+
+    def answer(self, answers: dict[str, Any]) -> list[str]:
+        """Settle questions, and return the nodes that have no open question left.
+
+        The answers must have no `problem`.
+        """
+        touched: dict[str, None] = {}
+        for name, response in answers.items():
+            info = self.pending.pop(name)
+            self._settled[name] = "has been answered already"
+            self._answers.setdefault(info.node, []).append(
+                Answer(
+                    strands_id=info.strands_id,
+                    name=info.name,
+                    reason=info.reason,
+                    response=response,
+                )
+            )
+            touched[info.node] = None
+        return [node for node in touched if not self.of(node)]
+
+    def answers_of(self, node: str) -> list[Answer]:
+        """Take out the answers that wait for a node."""
+        return self._answers.pop(node, [])
+
+    def cancel(self, why: str, node: str | None = None) -> None:
+        """Close the open questions of a node, or of the whole run, without an answer."""
+        for name, info in list(self.pending.items()):
+            if node is None or info.node == node:
+                del self.pending[name]
+                self._settled[name] = f"was cancelled: {why}"
+                self.cancelled.append(CancelledInterrupt(why=why, **info.model_dump()))
+
+    def _refusal(self, name: str) -> str:
+        settled = self._settled.get(name)
+        if settled is not None:
+            return f"Interrupt {_brief(name)} {settled}."
+        open_ids = ", ".join(map(repr, self.pending)) or "none"
+        return f"There is no interrupt {_brief(name)}; pending: {open_ids}."
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."
