@@ -502,6 +502,7 @@ class Dataflow(Generic[R]):
                 self._recent[edge] = True
             elif edge in self._swallow:
                 del self._swallow[edge]
+                self._recent[edge] = False  # It belongs to the wave that has been.
             else:
                 self._mark(edge)
         for edge, verdict in verdicts.items():
