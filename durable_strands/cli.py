@@ -18,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from . import wire
 from .client import DurableGraph
+from .demo import add_arguments as add_demo_arguments
 from .drawing import mermaid
 from .errors import DurableStrandsError, GraphFailedError
 from .worker.process import ConfigurationError, connect, load_registry, serve
@@ -122,6 +123,12 @@ async def _graphs(arguments: Arguments) -> int:
         return 0
     print(mermaid(registry[arguments.name].plan))
     return 0
+
+
+async def _demo(arguments: Arguments) -> int:
+    from .demo.run import demo  # Only here: no other command should need what the demo needs.
+
+    return await demo(arguments)
 
 
 # -- texts -------------------------------------------------------------------------------------
@@ -231,6 +238,9 @@ def _parser() -> argparse.ArgumentParser:
     graphs = add("graphs", _graphs, "list the graphs of a registry, or draw one with Mermaid")
     graphs.add_argument("registry", metavar="MODULE:REGISTRY")
     graphs.add_argument("name", nargs="?", metavar="GRAPH")
+
+    demo = add("demo", _demo, "run an example on a server of its own, and kill its worker")
+    add_demo_arguments(demo)
     return parser
 
 
