@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from .. import wire
     from .clock import ActiveClock
     from .interrupts import Interrupts
+    from .journal import Journal
     from .report import RunState
     from .scheduler import Ask, Command, Dispatch, Ending, Finish, Scheduler
 
@@ -96,7 +97,8 @@ class StrandsGraph:
         """
         request = _read_input(args)
         plan = await _record_plan(request.graph)
-        self._run = _Run(plan, request, self._interrupts, self._inbox)
+        journal = await _read_journal(request.retry_of)
+        self._run = _Run(plan, request, self._interrupts, self._inbox, journal)
         await self._run.drive()
         state = self._run.state
         if state.status is wire.RunStatus.COMPLETED:
@@ -178,10 +180,12 @@ class _Run:
         request: wire.GraphInput,
         interrupts: Interrupts,
         inbox: deque[Event],
+        journal: Journal,
     ) -> None:
         self._plan = plan
         self._interrupts = interrupts
         self._inbox = inbox
+        self._journal = journal
         self._scheduler: Scheduler[wire.NodeReport] = Scheduler(plan)
         self._clock = ActiveClock(
             plan.execution_timeout, lambda: inbox.append(lambda run: run.expired())
@@ -229,6 +233,12 @@ class _Run:
                     commands.extend(await self._ask(command))
                 else:
                     return command
+            done = self._journal.next()
+            if done is not None:
+                over = self._over(done)
+                assert isinstance(over, _Ended), "only visits that ended are in the journal"
+                commands.extend(self._scheduler.ended(done.node, over.ending, over.report))
+                continue
             if self._scheduler.in_flight:
                 self._clock.start()
             else:
@@ -298,8 +308,13 @@ class _Run:
     # -- visits --------------------------------------------------------------------------------
 
     def _dispatch(self, command: Dispatch[wire.NodeReport]) -> None:
-        """Start the task of a visit, or of the rest of one that paused."""
+        """Start the task of a visit, or of the rest of one that paused.
+
+        A visit that an earlier run has finished needs no task: the loop takes its outcome.
+        """
         node = command.node
+        if self._journal and self._journal.has(self.state.node_input(command, [])):
+            return
         task = asyncio.create_task(self._visit(command))
         task.add_done_callback(
             lambda done: (
@@ -365,9 +380,13 @@ class _Run:
                 f"{outcome.node!r}."
             )
             return self._raised(command, wire.ErrorInfo.own("TopologyMismatchError", text))
+        return self._over(outcome)
+
+    def _over(self, outcome: wire.NodeOutcome) -> _Ended | _Paused:
+        """Take in what an activity gave, and say how its visit stands now."""
         report = self.state.take(outcome)
         if outcome.interrupts:
-            return _Paused(visit, outcome.interrupts, in_hooks=False)
+            return _Paused(outcome.visit, outcome.interrupts, in_hooks=False)
         failed = report.status is wire.NodeStatus.FAILED
         return _Ended(Ending.FAILED if failed else Ending.COMPLETED, report)
 
@@ -448,15 +467,33 @@ class _TaskGate:
 
 
 async def _record_plan(graph: str) -> wire.GraphPlan:
+    request = wire.PlanRequest(graph=graph)
+    data = await _needed(wire.PLAN_ACTIVITY, request.dump(), f"plan of {graph}")
+    return wire.GraphPlan.load(data)
+
+
+async def _read_journal(retry_of: wire.RetryOf | None) -> Journal:
+    """Read what an earlier run has done, page by page, each a marker in history."""
+    entries: list[wire.JournalEntry] = []
+    more = retry_of is not None
+    while more and retry_of is not None:
+        request = wire.JournalRequest(retry_of=retry_of, after=len(entries))
+        summary = f"journal of {retry_of.workflow_id}"
+        data = await _needed(wire.JOURNAL_ACTIVITY, request.dump(), summary)
+        page = wire.JournalPage.load(data)
+        entries += page.entries
+        more = page.more
+    return Journal(entries)
+
+
+async def _needed(activity: str, argument: dict[str, Any], summary: str) -> Any:
+    """Run a local activity without which there is no run: its failure is the run's."""
     try:
-        data = await _local(
-            wire.PLAN_ACTIVITY, wire.PlanRequest(graph=graph).dump(), f"plan of {graph}"
-        )
+        return await _local(activity, argument, summary)
     except ActivityError as error:
         if isinstance(error.cause, ApplicationError):
             raise error.cause from None
         raise
-    return wire.GraphPlan.load(data)
 
 
 async def _local(activity: str, argument: dict[str, Any], summary: str) -> Any:
