@@ -68,6 +68,7 @@ class HistoryReader:
         self._plan: wire.GraphPlan | None = None
         self._open: dict[int, str] = {}
         self._announced: dict[str, None] = {}
+        self._asked = False
 
     async def events(self, *, until_interrupted: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Yield Strands' event dictionaries up to the run's end, waiting for those to come.
@@ -88,11 +89,7 @@ class HistoryReader:
             if translate is not None:
                 async for item in translate(self, event):
                     yield item
-            elif (
-                until_interrupted
-                and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-                and await self._is_interrupted()
-            ):
+            if until_interrupted and self._asked and await self._is_interrupted():
                 break
         if self.closing is not None and self.closing.report is not None:
             result = graph_result_from_wire(self.closing.report)
@@ -100,7 +97,7 @@ class HistoryReader:
 
     async def _is_interrupted(self) -> bool:
         """Say whether the run waits for nothing but humans, and history is read to its end."""
-        if self._open or self._plan is None:
+        if self._open:
             return False
         report = wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
         if report.status is not wire.RunStatus.INTERRUPTED:
@@ -185,6 +182,7 @@ class HistoryReader:
         return MultiAgentNodeStartEvent(node, kinds.get(node, "agent")).as_dict()
 
     def _interrupt(self, node: str, visit: int, asked: list[wire.Asked]) -> dict[str, Any]:
+        self._asked = True
         interrupts = [
             Interrupt(wire.interrupt_id(node, visit, item.strands_id), item.name, item.reason)
             for item in asked
