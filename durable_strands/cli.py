@@ -114,6 +114,25 @@ async def _show(arguments: Arguments) -> int:
     return 0
 
 
+async def _respond(arguments: Arguments) -> int:
+    graph = DurableGraph(await connect(), "")
+    run = graph.attach(arguments.id)
+    if arguments.answers is None:
+        for info in await run.interrupts():
+            print(json.dumps(info.model_dump(include={"id", "node", "visit", "name", "reason"})))
+        return 0
+    released = await run.respond(_json_object(arguments.answers, "ANSWERS"))
+    print("released: " + (", ".join(released) or "none, more answers are needed"))
+    return 0
+
+
+async def _retry(arguments: Arguments) -> int:
+    graph = DurableGraph(await connect(), "")
+    run = await graph.attach(arguments.id).retry(from_node=arguments.from_node)
+    print(run.id)
+    return 0
+
+
 async def _graphs(arguments: Arguments) -> int:
     registry = load_registry(arguments.registry)
     if arguments.name is None:
@@ -142,6 +161,11 @@ def event_line(event: dict[str, Any]) -> str | None:
     if kind == "node_stop":
         result = event["node_result"]
         return f"{result.status.value:<10} {event['node_id']}  {result.execution_time} ms"
+    if kind == "node_interrupt":
+        asked = ", ".join(interrupt.name for interrupt in event["interrupts"])
+        return f"asks       {event['node_id']}  {asked}"
+    if kind == "node_cancel":
+        return f"cancelled  {event['node_id']}  {event['message']}"
     return None
 
 
@@ -153,6 +177,10 @@ def report_text(report: wire.RunReport) -> str:
     width = max((len(node) for node in report.nodes), default=0)
     for node, state in report.nodes.items():
         lines.append(f"  {node:<{width}}  {state.status.value:<10} visits {state.visits}")
+    lines += [
+        f"  waits for an answer: {info.id}  {info.name}  {json.dumps(info.reason)}"
+        for info in report.interrupts
+    ]
     lines.append(f"tokens: {report.usage.totalTokens}, plan: {report.fingerprint}")
     return "\n".join(lines)
 
@@ -234,6 +262,18 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("id", metavar="ID")
     show.add_argument("--watch", action="store_true", help="follow it to its end")
     show.add_argument("--json", action="store_true", help="print the report as JSON")
+
+    respond = add("respond", _respond, "answer a run's questions, or list them")
+    respond.add_argument("id", metavar="ID")
+    respond.add_argument(
+        "answers", nargs="?", metavar="ANSWERS", help='JSON: {"<interrupt id>": <response>, ...}'
+    )
+
+    retry = add("retry", _retry, "start a new run that goes on from where one failed")
+    retry.add_argument("id", metavar="ID")
+    retry.add_argument(
+        "--from", dest="from_node", metavar="NODE", help="run this node again in any case"
+    )
 
     graphs = add("graphs", _graphs, "list the graphs of a registry, or draw one with Mermaid")
     graphs.add_argument("registry", metavar="MODULE:REGISTRY")

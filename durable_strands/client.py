@@ -30,7 +30,7 @@ from .errors import (
     InvalidGraphInputError,
     RunClosedError,
 )
-from .history import Closing, HistoryReader, closed_error, closing_of
+from .history import Closing, HistoryReader, closed_error, closing_of, started_with
 
 
 class DurableGraph(MultiAgentBase):
@@ -260,6 +260,50 @@ class GraphRun:
                 ) from error
             raise
         return [str(node) for node in outcome["released"]]
+
+    async def retry(
+        self, *, from_node: str | None = None, workflow_id: str | None = None
+    ) -> GraphRun:
+        """Start a new run that goes on from where this one failed.
+
+        Visits that completed are taken over from this run's history, not run again; conditions
+        are evaluated and hooks called anew. A visit whose input comes out differently now is
+        run again.
+
+        Args:
+            from_node: A node to run again even if it completed, and with it whatever then gets
+                other input. A run that completed can be retried only so.
+            workflow_id: Id of the new run. Default: this one's id and a random part.
+
+        Raises:
+            InvalidGraphInputError: This run hasn't ended, or has nothing to retry.
+        """
+        described = await self._handle.describe()
+        if described.status is WorkflowExecutionStatus.RUNNING:
+            raise InvalidGraphInputError(
+                f"Run {self.id!r} hasn't ended; cancel it before you retry it."
+            )
+        if described.status is WorkflowExecutionStatus.COMPLETED and from_node is None:
+            raise InvalidGraphInputError(
+                f"Run {self.id!r} completed: say from which node it is to be run again."
+            )
+        request = await self._request()
+        retry_of = wire.RetryOf(workflow_id=self.id, run_id=described.run_id, from_node=from_node)
+        handle = await self._client.start_workflow(
+            wire.WORKFLOW_TYPE,
+            request.model_copy(update={"retry_of": retry_of}).dump(),
+            id=workflow_id or f"{self.id}-retry-{uuid.uuid4().hex[:8]}",
+            task_queue=described.task_queue,
+            memo={"graph": request.graph, "retry_of": self.id},
+            static_summary=f"Strands graph {request.graph}, retry of {self.id}",
+        )
+        return GraphRun(self._client, handle.id, handle.first_execution_run_id)
+
+    async def _request(self) -> wire.GraphInput:
+        """Return the input that the run was started with."""
+        async for event in self._handle.fetch_history_events(page_size=1):
+            return await started_with(event, self._client.data_converter)
+        raise AssertionError("a run's history begins with its start")
 
     async def cancel(self) -> None:
         """Ask for the run's cancellation: nodes in flight are cancelled, then it ends."""

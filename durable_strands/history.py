@@ -7,7 +7,7 @@ it, and a run that closed long ago tells its events as well as one that goes on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,7 @@ class HistoryReader:
         self._plan: wire.GraphPlan | None = None
         self._open: dict[int, str] = {}
         self._announced: dict[str, None] = {}
+        self._asked = False
 
     async def events(self, *, until_interrupted: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Yield Strands' event dictionaries up to the run's end, waiting for those to come.
@@ -88,11 +89,7 @@ class HistoryReader:
             if translate is not None:
                 async for item in translate(self, event):
                     yield item
-            elif (
-                until_interrupted
-                and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-                and await self._is_interrupted()
-            ):
+            if until_interrupted and self._asked and await self._is_interrupted():
                 break
         if self.closing is not None and self.closing.report is not None:
             result = graph_result_from_wire(self.closing.report)
@@ -100,7 +97,7 @@ class HistoryReader:
 
     async def _is_interrupted(self) -> bool:
         """Say whether the run waits for nothing but humans, and history is read to its end."""
-        if self._open or self._plan is None:
+        if self._open:
             return False
         report = wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
         if report.status is not wire.RunStatus.INTERRUPTED:
@@ -185,6 +182,7 @@ class HistoryReader:
         return MultiAgentNodeStartEvent(node, kinds.get(node, "agent")).as_dict()
 
     def _interrupt(self, node: str, visit: int, asked: list[wire.Asked]) -> dict[str, Any]:
+        self._asked = True
         interrupts = [
             Interrupt(wire.interrupt_id(node, visit, item.strands_id), item.name, item.reason)
             for item in asked
@@ -212,8 +210,7 @@ class HistoryReader:
         yield
 
     async def _decode(self, payloads: Payloads) -> Any:
-        values = await self._converter.decode(payloads.payloads)
-        return values[0] if values else None
+        return await decode(payloads, self._converter)
 
 
 _TRANSLATORS = {
@@ -229,6 +226,53 @@ _TRANSLATORS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: HistoryReader._run_closed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: HistoryReader._run_closed,
 }
+
+
+async def decode(payloads: Payloads, converter: DataConverter) -> Any:
+    """Return the first value of some payloads, None if there is none."""
+    values = await converter.decode(payloads.payloads)
+    return values[0] if values else None
+
+
+async def started_with(event: HistoryEvent, converter: DataConverter) -> wire.GraphInput:
+    """Return the input of the run that a first event belongs to."""
+    payloads = event.workflow_execution_started_event_attributes.input
+    return wire.GraphInput.load(await decode(payloads, converter))
+
+
+async def finished_visits(
+    events: Iterable[HistoryEvent], converter: DataConverter
+) -> list[wire.JournalEntry]:
+    """Return the visits that a run has completed, in order of completion.
+
+    What a visit used before it asked a human is added to its last part. A visit that failed is
+    not among them, nor one that waits.
+    """
+    first: dict[int, tuple[str, str]] = {}
+    arguments: dict[str, str] = {}
+    parts: dict[str, wire.NodeReport] = {}
+    finished: list[wire.JournalEntry] = []
+    for event in events:
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            data = await decode(scheduled.input, converter)
+            argument = wire.NodeInput.load(data)
+            visit = wire.activity_id(argument.node, argument.visit)
+            arguments.setdefault(visit, wire.digest(data))
+            first[event.event_id] = (visit, arguments[visit])
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            completed = event.activity_task_completed_event_attributes
+            visit, argument_digest = first[completed.scheduled_event_id]
+            outcome = wire.NodeOutcome.load(await decode(completed.result, converter))
+            report = outcome.report
+            if visit in parts:
+                report = report.after(parts.pop(visit))
+            if outcome.interrupts:
+                parts[visit] = report
+            elif report.status is wire.NodeStatus.COMPLETED:
+                whole = outcome.model_copy(update={"report": report})
+                finished.append(wire.JournalEntry(argument=argument_digest, outcome=whole))
+    return finished
 
 
 def closed_error(workflow_id: str, how: str) -> RunClosedError:

@@ -37,6 +37,9 @@ EDGES_ACTIVITY = "durable_strands.edges"
 HOOKS_ACTIVITY = "durable_strands.hooks"
 """Local activity that runs the hooks of a graph for one event."""
 
+JOURNAL_ACTIVITY = "durable_strands.journal"
+"""Local activity that reads what an earlier run has done, a page at a time."""
+
 STATUS_QUERY = "status"
 """Query that answers with a `RunReport`."""
 
@@ -87,6 +90,12 @@ def interrupt_id(path: str, visit: int, strands_id: str) -> str:
     Strands' ids alone collide between nodes that ask the same and between visits.
     """
     return f"{path}#{visit}:{strands_id}"
+
+
+def digest(data: Any) -> str:
+    """Return 16 hex digits that stand for some JSON: the start of its SHA-256."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def too_large(what: str, size: int, limit: int) -> str:
@@ -234,9 +243,7 @@ class GraphPlan(Wire):
     def with_fingerprint(self) -> GraphPlan:
         """Return this plan with its fingerprint: 16 hex digits of a SHA-256 over its JSON."""
         content = self.model_dump(mode="json", exclude={"fingerprint", "payload_limit"})
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return self.model_copy(update={"fingerprint": digest})
+        return self.model_copy(update={"fingerprint": digest(content)})
 
 
 class PlanRequest(Wire):
@@ -404,6 +411,16 @@ class NodeReport(Wire):
     execution_count: int = 1
     visit: int = 1
 
+    def after(self, earlier: NodeReport) -> NodeReport:
+        """Return this report of a visit's last part, with what an earlier part used added."""
+        return self.model_copy(
+            update={
+                "usage": earlier.usage + self.usage,
+                "latency_ms": earlier.latency_ms + self.latency_ms,
+                "execution_time": earlier.execution_time + self.execution_time,
+            }
+        )
+
     def agent_texts(self) -> list[AgentText]:
         """Return what the agents of this result said, nested results flattened, as Strands does.
 
@@ -484,12 +501,34 @@ Task = str | list[dict[str, Any]]
 """A task: text, or Strands content blocks with bytes base64-encoded."""
 
 
+class RetryOf(Wire):
+    """An earlier run whose finished visits a new run takes over.
+
+    Attributes:
+        workflow_id: Id of the earlier run.
+        run_id: Temporal's id of it; None for the latest.
+        from_node: A node to run again even if it has completed.
+    """
+
+    workflow_id: str
+    run_id: str | None = None
+    from_node: str | None = None
+
+
 class GraphInput(Wire):
-    """Input of the workflow. Only `graph` and `task` are required."""
+    """Input of the workflow. Only `graph` and `task` are required.
+
+    Attributes:
+        graph: The registered name.
+        task: The task.
+        invocation_state: What the run begins with.
+        retry_of: An earlier run of the same input, to go on from where it failed.
+    """
 
     graph: str = Field(min_length=1)
     task: Task
     invocation_state: dict[str, Any] = Field(default_factory=dict)
+    retry_of: RetryOf | None = None
 
 
 class Dependency(Wire):
@@ -565,6 +604,39 @@ class NodeOutcome(Wire):
     interrupts: list[Asked] = Field(default_factory=list)
     state_changes: StateChanges = Field(default_factory=StateChanges)
     snapshot: dict[str, Any] | None = None
+
+
+class JournalRequest(Wire):
+    """Argument of the journal activity.
+
+    Attributes:
+        retry_of: The run to read.
+        after: How many entries have been read already.
+        limit: Bytes that the page may have.
+    """
+
+    retry_of: RetryOf
+    after: int = 0
+    limit: int = DEFAULT_PAYLOAD_LIMIT // 2
+
+
+class JournalEntry(Wire):
+    """A visit that has completed.
+
+    Attributes:
+        argument: `digest` of the argument of its activity.
+        outcome: Its outcome; usage and time are those of all its parts.
+    """
+
+    argument: str
+    outcome: NodeOutcome
+
+
+class JournalPage(Wire):
+    """Some visits of a run, in order of completion; `more` says that it has others."""
+
+    entries: list[JournalEntry] = Field(default_factory=list)
+    more: bool = False
 
 
 class StateView(Wire):

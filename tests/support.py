@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -9,6 +11,7 @@ from typing import Any
 
 from strands import Agent
 from strands.agent import AgentResult
+from strands.hooks import BeforeNodeCallEvent
 from strands.models.model import Model
 from strands.multiagent.base import MultiAgentBase
 from strands.multiagent.graph import Graph, GraphBuilder
@@ -17,7 +20,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, Worker
 
-from durable_strands import DurableGraph, GraphPlugin, GraphRegistry
+from durable_strands import DurableGraph, GraphPlugin, GraphRegistry, GraphRun
 
 Reply = str | Callable[[str], Any]
 """What a scripted agent says: a text, or a function of its prompt (async allowed)."""
@@ -180,3 +183,80 @@ async def failed_tasks(client: Client, workflow_id: str) -> int:
     return sum(
         event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED for event in history.events
     )
+
+
+class ToolModel(ScriptedModel):
+    """A model that calls one tool with the prompt's text, then says what the tool gave."""
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(lambda text: text)
+        self.tool_name = tool_name
+
+    async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        results = [
+            block["toolResult"] for block in messages[-1]["content"] if "toolResult" in block
+        ]
+        if results:
+            self.reply = f"tool said {results[0]['content'][0]['text']}"
+            async for event in super().stream(messages):
+                yield event
+            return
+        use = {"toolUseId": f"use-{len(messages)}", "name": self.tool_name}
+        yield {"messageStart": {"role": "assistant"}}
+        yield {"contentBlockStart": {"start": {"toolUse": use}}}
+        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use"}}
+        usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+        yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 7}}}
+
+
+class Gate:
+    """A hook provider whose BeforeNodeCall hook asks before some nodes.
+
+    An answer of "no" cancels the node. `asked` has the id of the node at each call, `answers`
+    what each got.
+    """
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes = nodes
+        self.asked: list[str] = []
+        self.answers: list[tuple[str, Any]] = []
+
+    def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+        registry.add_callback(BeforeNodeCallEvent, self.check)
+
+    def check(self, event: BeforeNodeCallEvent) -> None:
+        if event.node_id in self.nodes:
+            self.asked.append(event.node_id)
+            answer = event.interrupt("approve", reason=f"may {event.node_id} run?")
+            self.answers.append((event.node_id, answer))
+            if answer == "no":
+                event.cancel_node = "rejected"
+
+
+def gated(gate: Gate) -> Callable[[GraphBuilder], Any]:
+    """Return a configuration of a builder that sets the gate."""
+    return lambda builder: builder.set_hook_providers([gate])
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+    """Poll until `condition` gives something true, and return it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = await condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, "it didn't come about in time"
+        await asyncio.sleep(0.05)
+
+
+async def asked_by(run: GraphRun, *nodes: str) -> dict[str, str]:
+    """Wait until exactly these nodes have an open question each; return its id by node."""
+
+    async def found() -> dict[str, str]:
+        open_ids = {info.node: info.id for info in await run.interrupts()}
+        return open_ids if sorted(open_ids) == sorted(nodes) else {}
+
+    result: dict[str, str] = await eventually(found)
+    return result

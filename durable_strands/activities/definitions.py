@@ -1,4 +1,4 @@
-"""The registry's content as Temporal activities: one per node, and three for the workflow."""
+"""The registry's content as Temporal activities: one per node, and the workflow's own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .. import wire
 from ..errors import GraphNotRegisteredError
 from .edges import evaluate_edges
 from .hooks import run_hooks
+from .journal import read_journal
 from .node import run_visit
 from .pool import ExecutorPool
 from .registry import GraphRegistry, RegisteredGraph
@@ -50,12 +51,16 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
         found = find(data["graph"])
         return await run_hooks(found.template, found.plan, data)
 
+    @activity.defn(name=wire.JOURNAL_ACTIVITY)
+    async def journal(data: dict[str, Any]) -> dict[str, Any]:
+        return await read_journal(data)
+
     nodes = [
         _node_activity(graph.name, node.id, graph.pool)
         for graph in registry
         for node in graph.plan.nodes
     ]
-    return [plan, edges, hooks, *nodes]
+    return [plan, edges, hooks, journal, *nodes]
 
 
 def _node_activity(graph: str, node: str, pool: ExecutorPool) -> Activity:

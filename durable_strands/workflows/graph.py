@@ -14,7 +14,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from .. import wire
     from .clock import ActiveClock
     from .interrupts import Interrupts
+    from .journal import Journal
     from .report import RunState
     from .scheduler import Ask, Command, Dispatch, Ending, Finish, Scheduler
 
@@ -44,25 +44,11 @@ workflow that sends a larger one.
 """
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """A visit's task ended, and the visit with it."""
-
-    ending: Ending
-    report: wire.NodeReport
-
-
-@dataclass(frozen=True)
-class _Paused:
-    """A visit's task ended with questions; `in_hooks` says who asks them."""
-
-    visit: int
-    questions: list[wire.Asked]
-    in_hooks: bool
-
-
 Event = Callable[["_Run"], Awaitable[Commands]]
 """Something that happened: what the run makes of it, when its turn comes."""
+
+Over = wire.NodeOutcome | wire.HooksOutcome | wire.ErrorInfo
+"""How a visit's task came to its end: the node's outcome, hooks that ask or cancel, an error."""
 
 
 @workflow.defn(name=wire.WORKFLOW_TYPE)
@@ -96,7 +82,8 @@ class StrandsGraph:
         """
         request = _read_input(args)
         plan = await _record_plan(request.graph)
-        self._run = _Run(plan, request, self._interrupts, self._inbox)
+        journal = await _read_journal(request.retry_of)
+        self._run = _Run(plan, request, self._interrupts, self._inbox, journal)
         await self._run.drive()
         state = self._run.state
         if state.status is wire.RunStatus.COMPLETED:
@@ -178,18 +165,20 @@ class _Run:
         request: wire.GraphInput,
         interrupts: Interrupts,
         inbox: deque[Event],
+        journal: Journal,
     ) -> None:
         self._plan = plan
         self._interrupts = interrupts
         self._inbox = inbox
+        self._journal = journal
         self._scheduler: Scheduler[wire.NodeReport] = Scheduler(plan)
         self._clock = ActiveClock(
             plan.execution_timeout, lambda: inbox.append(lambda run: run.expired())
         )
         self.state = RunState(plan, request, self._scheduler, interrupts, self._clock)
-        self._visits: dict[str, asyncio.Task[_Ended | _Paused]] = {}
+        self._visits: dict[str, asyncio.Task[Over]] = {}
         self._reminders: dict[str, asyncio.Task[None]] = {}
-        self._paused_in_hooks: dict[str, bool] = {}
+        self._hooks_done: dict[str, bool] = {}
         self._gate = _TaskGate()
 
     # -- the loop ------------------------------------------------------------------------------
@@ -229,6 +218,10 @@ class _Run:
                     commands.extend(await self._ask(command))
                 else:
                     return command
+            done = self._journal.next()
+            if done is not None:
+                commands.extend(self._took(done))
+                continue
             if self._scheduler.in_flight:
                 self._clock.start()
             else:
@@ -259,32 +252,45 @@ class _Run:
         seconds = self.state.node_plan(node).interrupt_timeout
         self._interrupts.cancel("interrupt_timeout", node)
         self._forget_reminder(node)
-        error = wire.ErrorInfo.own(
-            "InterruptTimeoutError", f"interrupt_timeout: nobody answered within {seconds} s"
-        )
-        report = self.state.failed_visit(node, error)
-        return await self._end(node, _Ended(Ending.RAISED, report))
+        text = f"interrupt_timeout: nobody answered within {seconds} s"
+        return await self._end(node, wire.ErrorInfo.own("InterruptTimeoutError", text))
 
-    async def _visit_over(self, node: str, task: asyncio.Task[_Ended | _Paused]) -> Commands:
+    async def _visit_over(self, node: str, visit: int, over: Over) -> Commands:
         """Take the end of a visit's task to the scheduler: the visit's end, or a pause."""
         del self._visits[node]
-        over = task.result()
-        if isinstance(over, _Ended):
+        if isinstance(over, wire.ErrorInfo) or not over.interrupts:
             return await self._end(node, over)
-        self._interrupts.ask(node, over.visit, over.questions)
-        self._paused_in_hooks[node] = over.in_hooks
+        if isinstance(over, wire.NodeOutcome):
+            self.state.take(over)
+        self._interrupts.ask(node, visit, over.interrupts)
+        self._hooks_done[node] = isinstance(over, wire.NodeOutcome)
         timeout = self.state.node_plan(node).interrupt_timeout
         if timeout is not None:
             self._reminders[node] = asyncio.create_task(self._remind(node, timeout))
         return self._scheduler.pause(node)
 
-    async def _end(self, node: str, ended: _Ended) -> Commands:
-        commands = self._scheduler.ended(node, ended.ending, ended.report)
+    async def _end(self, node: str, over: Over) -> Commands:
+        """End a visit, and run the hooks that follow it."""
+        if isinstance(over, wire.NodeOutcome):
+            commands = self._took(over)
+        elif isinstance(over, wire.ErrorInfo):
+            report = self.state.failed_visit(node, over)
+            commands = self._scheduler.ended(node, Ending.RAISED, report)
+        else:
+            report = wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=over.cancel or "")
+            commands = self._scheduler.ended(node, Ending.CANCELLED, report)
         if "after_node" in self._plan.hooks:
             outcome = await self._hooks("after_node", node)
             if outcome.error is not None and not any(isinstance(c, Finish) for c in commands):
                 return self._scheduler.abort(self.state.hook_raised("after_node", outcome.error))
         return commands
+
+    def _took(self, outcome: wire.NodeOutcome) -> Commands:
+        """Take a node's outcome, fresh or from an earlier run, to the scheduler."""
+        report = self.state.take(outcome)
+        failed = report.status is wire.NodeStatus.FAILED
+        ending = Ending.FAILED if failed else Ending.COMPLETED
+        return self._scheduler.ended(outcome.node, ending, report)
 
     async def _remind(self, node: str, seconds: float) -> None:
         await workflow.sleep(seconds, summary=f"interrupt timeout of {node}")
@@ -298,36 +304,41 @@ class _Run:
     # -- visits --------------------------------------------------------------------------------
 
     def _dispatch(self, command: Dispatch[wire.NodeReport]) -> None:
-        """Start the task of a visit, or of the rest of one that paused."""
-        node = command.node
-        task = asyncio.create_task(self._visit(command))
-        task.add_done_callback(
-            lambda done: (
-                None
-                if done.cancelled()
-                else self._inbox.append(lambda run: run._visit_over(node, done))
-            )
-        )
-        self._visits[node] = task
+        """Start the task of a visit, or of the rest of one that paused.
 
-    async def _visit(self, command: Dispatch[wire.NodeReport]) -> _Ended | _Paused:
+        A visit that an earlier run has finished needs none, nor its hooks.
+        """
+        if self._journal and self._journal.has(self.state.node_input(command, [])):
+            return
+        node, visit = command.node, command.visit
+
+        def over(task: asyncio.Task[Over]) -> None:
+            if not task.cancelled():
+                self._inbox.append(lambda run: run._visit_over(node, visit, task.result()))
+
+        self._visits[node] = asyncio.create_task(self._visit(command))
+        self._visits[node].add_done_callback(over)
+
+    async def _visit(self, command: Dispatch[wire.NodeReport]) -> Over:
         """Run a visit up to its end or to a question: hooks first, then the node."""
-        answers = self._interrupts.answers_of(command.node)
-        in_hooks = self._paused_in_hooks.pop(command.node, True)
-        if in_hooks and "before_node" in self._plan.hooks:
-            outcome = await self._hooks("before_node", command.node, answers)
+        node = command.node
+        answers = self._interrupts.answers_of(node)
+        if "before_node" in self._plan.hooks and not self._hooks_done.pop(node, False):
+            outcome = await self._hooks("before_node", node, answers)
             answers = []
             if outcome.error is not None:
-                return self._raised(command, outcome.error)
-            if outcome.interrupts:
-                return _Paused(command.visit, outcome.interrupts, in_hooks=True)
-            if outcome.cancel is not None:
-                return self._cancelled_by_hook(command, outcome.cancel)
+                return outcome.error
+            if outcome.cancel is not None and self._plan.semantics == "strands":
+                return wire.ErrorInfo(
+                    type="RuntimeError", module="builtins", message=outcome.cancel
+                )
+            if outcome.interrupts or outcome.cancel is not None:
+                return outcome
         return await self._node(command, answers)
 
     async def _node(
         self, command: Dispatch[wire.NodeReport], answers: list[wire.Answer]
-    ) -> _Ended | _Paused:
+    ) -> wire.NodeOutcome | wire.ErrorInfo:
         """Run a node's activity."""
         node, visit = command.node, command.visit
         argument = self.state.node_input(command, answers)
@@ -335,12 +346,13 @@ class _Run:
         limit = self._plan.payload_limit
         if limit is not None and size > limit:
             text = wire.too_large(f"the input of node {node!r}", size, limit)
-            return self._raised(command, wire.ErrorInfo.own("PayloadTooLargeError", text))
+            return wire.ErrorInfo.own("PayloadTooLargeError", text)
         await self._gate.admit(size)
         plan = self.state.node_plan(node)
+        kind = wire.activity_type(self._plan.graph, node)
         try:
             data = await workflow.execute_activity(
-                wire.activity_type(self._plan.graph, node),
+                kind,
                 argument,
                 activity_id=wire.activity_id(node, visit, command.resume),
                 task_queue=plan.task_queue,
@@ -351,37 +363,20 @@ class _Run:
             )
             outcome = wire.NodeOutcome.load(data)
         except ActivityError as failure:
-            return self._raised(command, _error_info(failure))
+            return _error_info(failure)
         except ValidationError as invalid:
-            text = (
+            return wire.ErrorInfo.own(
+                "TopologyMismatchError",
                 f"The activity of node {node!r} answered with something that is no outcome of a "
-                f"node ({wire.explain(invalid)}). Does another activity have the type "
-                f"{wire.activity_type(self._plan.graph, node)!r}?"
+                f"node ({wire.explain(invalid)}). Does another activity have the type {kind!r}?",
             )
-            return self._raised(command, wire.ErrorInfo.own("TopologyMismatchError", text))
         if (outcome.node, outcome.visit) != (node, visit):
-            text = (
+            return wire.ErrorInfo.own(
+                "TopologyMismatchError",
                 f"Visit {visit} of node {node!r} was answered by visit {outcome.visit} of node "
-                f"{outcome.node!r}."
+                f"{outcome.node!r}.",
             )
-            return self._raised(command, wire.ErrorInfo.own("TopologyMismatchError", text))
-        report = self.state.take(outcome)
-        if outcome.interrupts:
-            return _Paused(visit, outcome.interrupts, in_hooks=False)
-        failed = report.status is wire.NodeStatus.FAILED
-        return _Ended(Ending.FAILED if failed else Ending.COMPLETED, report)
-
-    def _raised(self, command: Dispatch[wire.NodeReport], error: wire.ErrorInfo) -> _Ended:
-        return _Ended(Ending.RAISED, self.state.failed_visit(command.node, error))
-
-    def _cancelled_by_hook(self, command: Dispatch[wire.NodeReport], message: str) -> _Ended:
-        """Cancel a node because a hook said so. Under Strands' rule that fails the graph."""
-        if self._plan.semantics == "strands":
-            error = wire.ErrorInfo(type="RuntimeError", module="builtins", message=message)
-            return self._raised(command, error)
-        return _Ended(
-            Ending.CANCELLED, wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=message)
-        )
+        return outcome
 
     # -- local activities ----------------------------------------------------------------------
 
@@ -448,15 +443,33 @@ class _TaskGate:
 
 
 async def _record_plan(graph: str) -> wire.GraphPlan:
+    request = wire.PlanRequest(graph=graph)
+    data = await _needed(wire.PLAN_ACTIVITY, request.dump(), f"plan of {graph}")
+    return wire.GraphPlan.load(data)
+
+
+async def _read_journal(retry_of: wire.RetryOf | None) -> Journal:
+    """Read what an earlier run has done, page by page, each a marker in history."""
+    entries: list[wire.JournalEntry] = []
+    more = retry_of is not None
+    while more and retry_of is not None:
+        request = wire.JournalRequest(retry_of=retry_of, after=len(entries))
+        summary = f"journal of {retry_of.workflow_id}"
+        data = await _needed(wire.JOURNAL_ACTIVITY, request.dump(), summary)
+        page = wire.JournalPage.load(data)
+        entries += page.entries
+        more = page.more
+    return Journal(entries)
+
+
+async def _needed(activity: str, argument: dict[str, Any], summary: str) -> Any:
+    """Run a local activity without which there is no run: its failure is the run's."""
     try:
-        data = await _local(
-            wire.PLAN_ACTIVITY, wire.PlanRequest(graph=graph).dump(), f"plan of {graph}"
-        )
+        return await _local(activity, argument, summary)
     except ActivityError as error:
         if isinstance(error.cause, ApplicationError):
             raise error.cause from None
         raise
-    return wire.GraphPlan.load(data)
 
 
 async def _local(activity: str, argument: dict[str, Any], summary: str) -> Any:

@@ -166,15 +166,7 @@ class RunState:
 
     def _with_parts(self, node: str, report: wire.NodeReport) -> wire.NodeReport:
         before = self._parts.pop(node, None)
-        if before is None:
-            return report
-        return report.model_copy(
-            update={
-                "usage": before.usage + report.usage,
-                "latency_ms": before.latency_ms + report.latency_ms,
-                "execution_time": before.execution_time + report.execution_time,
-            }
-        )
+        return report if before is None else report.after(before)
 
     def _count(self, report: wire.NodeReport) -> None:
         self._usage += report.usage
