@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import json
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -49,6 +50,11 @@ INTERNAL_KEYS = frozenset(
 They never cross a node's border: they hold live objects, and `request_state` of one node would
 stop the agents of later ones (docs/decisions.md).
 """
+
+
+_LONGEST_MESSAGE = 2000
+_FRAMES = 4
+"""A failure larger than 4 KiB is not shown while its activity waits for another attempt."""
 
 
 def is_json(value: Any) -> bool:
@@ -148,10 +154,17 @@ def _metrics_from_wire(data: dict[str, Any]) -> EventLoopMetrics:
 
 
 def error_to_wire(error: BaseException) -> wire.ErrorInfo:
-    """Return an exception's name, module and message."""
+    """Return an exception's name, module and message, and where it was raised."""
     return wire.ErrorInfo(
-        type=type(error).__name__, module=type(error).__module__, message=str(error)
+        type=type(error).__name__,
+        module=type(error).__module__,
+        message=_short(str(error), _LONGEST_MESSAGE),
+        trace="".join(traceback.format_tb(error.__traceback__)[-_FRAMES:]),
     )
+
+
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + " ..."
 
 
 def node_result_to_wire(result: NodeResult, visit: int = 1) -> wire.NodeReport:
@@ -176,6 +189,7 @@ def node_result_to_wire(result: NodeResult, visit: int = 1) -> wire.NodeReport:
         return wire.NodeReport(
             text=str(inner),
             results={name: node_result_to_wire(child) for name, child in inner.results.items()},
+            order={"results": list(inner.results)},
             result_type=_result_type(inner),
             **common,
         )

@@ -20,7 +20,7 @@ import json
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 WIRE_VERSION = 1
 """Version of the wire format, recorded in each plan."""
@@ -124,6 +124,29 @@ class Wire(BaseModel):
             pydantic.ValidationError: `data` doesn't have this model's form.
         """
         return cls.model_validate(data)
+
+
+class Ordered(Wire):
+    """A model with objects whose order means something.
+
+    Temporal's JSON converter sorts the keys of an object; reading puts them back.
+
+    Attributes:
+        order: Keys in order, by field.
+    """
+
+    order: dict[str, list[str]] = Field(default_factory=dict, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_order(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not data.get("order"):
+            return data
+        ordered = dict(data)
+        for field, keys in data["order"].items():
+            values = data.get(field) or {}
+            ordered[field] = {key: values[key] for key in keys if key in values}
+        return ordered
 
 
 def explain(error: ValidationError) -> str:
@@ -307,11 +330,19 @@ class Usage(Wire):
 
 
 class ErrorInfo(Wire):
-    """An exception, as much of it as survives a trip: enough to raise it again by name."""
+    """An exception, as much of it as survives a trip: enough to raise it again by name.
+
+    Attributes:
+        type: Name of its class.
+        message: Its text.
+        module: Module of its class.
+        trace: Where it was raised: the innermost frames, as Python prints them.
+    """
 
     type: str
     message: str = ""
     module: str = ""
+    trace: str = ""
 
     @classmethod
     def own(cls, type: str, message: str) -> ErrorInfo:  # noqa: A002 - as the field
@@ -370,7 +401,7 @@ class AgentText(Wire):
     agent_name: str | None = None
 
 
-class NodeReport(Wire):
+class NodeReport(Ordered):
     """What one visit of a node gave: Strands' `NodeResult` on the wire.
 
     Attributes:
@@ -440,7 +471,7 @@ class NodeState(Wire):
     visits: int
 
 
-class RunReport(Wire):
+class RunReport(Ordered):
     """Result of a run, answer of the query `status`, and details of a `GraphFailed` error.
 
     Attributes:
@@ -639,7 +670,7 @@ class JournalPage(Wire):
     more: bool = False
 
 
-class StateView(Wire):
+class StateView(Ordered):
     """What an edge condition may see: the wire form of Strands' `GraphState`.
 
     Attributes:

@@ -73,20 +73,21 @@ def to_application_error(error: Exception) -> ApplicationError:
     """Return the failure of an activity for an exception of its node.
 
     Its details carry an `ErrorInfo`, from which the caller's side raises the exception again.
+    Raise it without a cause: a chain of tracebacks soon is larger than what the server shows of
+    an attempt that failed.
     """
     if isinstance(error, ApplicationError):
         return error  # The user's own word to Temporal stands.
     while isinstance(error, EventLoopException):
         error = error.original_exception  # Only a wrapper: the cause decides.
-    failure = ApplicationError(
-        str(error),
-        error_to_wire(error).dump(),
+    info = error_to_wire(error)
+    return ApplicationError(
+        info.message,
+        info.dump(),
         type=type(error).__name__,
         non_retryable=not is_retryable(error),
         next_retry_delay=retry_delay(error),
     )
-    failure.__cause__ = error
-    return failure
 
 
 def check_size(what: str, data: object, limit: int | None) -> None:

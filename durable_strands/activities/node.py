@@ -72,7 +72,7 @@ async def run_visit(pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
                 info.attempt,
                 type(error).__name__,
             )
-            raise to_application_error(error) from error
+            raise to_application_error(error) from None
 
 
 async def _outcome(pool: ExecutorPool, visit: wire.NodeInput) -> wire.NodeOutcome:

@@ -129,6 +129,7 @@ class RunState:
             interrupted=self._scheduler.paused,
             execution_order=self._scheduler.order,
             results=self._scheduler.results,
+            order={"results": list(self._scheduler.results)},
             usage=self._usage,
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
@@ -228,6 +229,10 @@ class RunState:
             edges=[(edge.source, edge.target) for edge in self.plan.edges],
             entry_points=self.plan.entry_points,
             results=dict(scheduler.results),
+            order={
+                "nodes": [node.id for node in self.plan.nodes],
+                "results": list(scheduler.results),
+            },
             usage=self._usage,
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
