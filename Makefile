@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format oracle benchmark clean
+.PHONY: demo test check format oracle benchmark golden clean
 
 demo: $(INSTALLED) ## run the demo on an embedded Temporal dev server
 	$(BIN)/durable-strands demo $(ARGS)
@@ -21,6 +21,9 @@ check: $(INSTALLED) ## lint, types
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+golden: $(INSTALLED) ## record golden histories that are not there yet
+	$(BIN)/python -m tests.golden
 
 oracle: $(INSTALLED) ## compare the scheduler with its two oracles over all random graphs
 	$(BIN)/python -m tests.oracles
