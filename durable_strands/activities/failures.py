@@ -6,8 +6,11 @@ node pays for its model calls again. docs/failures.md has the table.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from strands.types.exceptions import (
     CheckpointException,
@@ -52,21 +55,62 @@ _TERMINAL = (
 """So do these of Strands', and ours: the same input gives the same end."""
 
 
+_NO_CREDENTIALS = frozenset(
+    {
+        "botocore.exceptions.NoCredentialsError",
+        "botocore.exceptions.PartialCredentialsError",
+        "openai.OpenAIError",
+    }
+)
+"""Raised for a missing key or credentials. By name: these packages need not be installed."""
+
+_WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
+"""Client errors of HTTP that another attempt may not meet: timeouts, conflicts, throttling."""
+
+
 def is_retryable(error: BaseException) -> bool:
     """Say whether another attempt could end otherwise."""
     if isinstance(error, (*_MISTAKES, *_TERMINAL)):
         return False
+    if f"{type(error).__module__}.{type(error).__qualname__}" in _NO_CREDENTIALS:
+        return False
+    status = http_status(error)
+    if status is not None and 400 <= status < 500:
+        return status in _WORTH_ANOTHER_TRY
     # A ValueError proper is an invalid argument; its subclasses are mostly about data that a
     # model produced (JSON, validation), and a model may do better the next time.
     return type(error) is not ValueError
 
 
+def http_status(error: BaseException) -> int | None:
+    """Return the HTTP status that a provider's client puts on its errors, None without one.
+
+    openai, anthropic, httpx and most others have `status_code`; botocore has it in `response`.
+    """
+    status = getattr(error, "status_code", None)
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    elif status is None:
+        status = getattr(response, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
 def retry_delay(error: BaseException) -> timedelta | None:
-    """Return how long to wait before the next attempt, None for the retry policy's own pace."""
-    if not isinstance(error, ModelThrottledException):
+    """Return how long to wait before the next attempt, None for the retry policy's own pace.
+
+    A throttled node waits as long as the provider says, in a `retry_after` attribute or a
+    `retry-after` header of the error or of its cause; Strands raises its own error from the
+    provider's.
+    """
+    if not isinstance(error, ModelThrottledException) and http_status(error) != 429:
         return None
-    seconds = getattr(error, "retry_after", None)
-    return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else THROTTLE_DELAY
+    for said in (error, error.__cause__):
+        headers = getattr(getattr(said, "response", None), "headers", None) or {}
+        seconds: Any = getattr(said, "retry_after", None) or headers.get("retry-after")
+        with contextlib.suppress(TypeError, ValueError):
+            return timedelta(seconds=float(seconds))
+    return THROTTLE_DELAY
 
 
 def to_application_error(error: Exception) -> ApplicationError:
