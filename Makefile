@@ -13,10 +13,13 @@ demo: $(INSTALLED) ## run the demo on an embedded Temporal dev server
 test: $(INSTALLED) ## run the tests
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
-check: $(INSTALLED) ## lint, types
+check: $(INSTALLED) ## lint, types, and the files in deploy/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint deploy/Dockerfile
+	$(BIN)/docker-compose --file deploy/compose.yaml config --quiet
+	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .

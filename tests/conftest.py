@@ -26,17 +26,27 @@ def temporal_binary() -> str:
 
 @pytest_asyncio.fixture(scope="session")
 async def env() -> AsyncIterator[WorkflowEnvironment]:
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=temporal_binary(),
-        dev_server_log_level="error",
-        # Without it the dev server throttles itself to 20 tasks a second.
-        dev_server_extra_args=[
-            "--dynamic-config-value",
-            "history.transferProcessorMaxPollRPS=2000",
-        ],
-    ) as environment:
+    async with await _start() as environment:
         yield environment
     gc.collect()
+
+
+async def _start(attempts: int = 3) -> WorkflowEnvironment:
+    """Start a dev server; on a busy machine it may miss the SDK's five seconds."""
+    try:
+        return await WorkflowEnvironment.start_local(
+            dev_server_existing_path=temporal_binary(),
+            dev_server_log_level="error",
+            # Without it the dev server throttles itself to 20 tasks a second.
+            dev_server_extra_args=[
+                "--dynamic-config-value",
+                "history.transferProcessorMaxPollRPS=2000",
+            ],
+        )
+    except RuntimeError:
+        if attempts == 1:
+            raise
+        return await _start(attempts - 1)
 
 
 @pytest.fixture

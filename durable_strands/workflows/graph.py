@@ -187,19 +187,27 @@ class _Run:
         """Carry out the scheduler's commands and feed it events, one at a time, to the end."""
         try:
             finish = await self._loop()
-            self.state.finished(finish)
         except asyncio.CancelledError:
             self._scheduler.abort("cancelled")
             self.state.cancelled()
+            self._close()
             raise
-        finally:
-            self._interrupts.cancel(self.state.reason or "the run has ended")
-            self._clock.stop()
-            for task in (*self._visits.values(), *self._reminders.values()):
-                task.cancel()
-            workflow.set_current_details(self.state.markdown())
+        self.state.finished(finish)
+        self._close()
         if "after_run" in self._plan.hooks:
             await self._hooks("after_run")
+
+    def _close(self) -> None:
+        """Put an end to whatever is open.
+
+        Not in a `finally`: a worker that drops a run from its cache closes this coroutine,
+        outside the workflow's own loop, and that is not the run's end.
+        """
+        self._interrupts.cancel(self.state.reason or "the run has ended")
+        self._clock.stop()
+        for task in (*self._visits.values(), *self._reminders.values()):
+            task.cancel()
+        workflow.set_current_details(self.state.markdown())
 
     async def _loop(self) -> Finish:
         if "before_run" in self._plan.hooks:
