@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -215,6 +216,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="durable-strands",
@@ -241,7 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     add_queue(worker)
     worker.add_argument(
         "--drain",
-        type=float,
+        type=_seconds,
         default=30.0,
         metavar="SECONDS",
         help="how long running nodes may go on after SIGTERM (default: %(default)s)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -28,6 +29,7 @@ from .errors import (
     GraphFailedError,
     InterruptNotPendingError,
     InvalidGraphInputError,
+    PayloadTooLargeError,
     RunClosedError,
 )
 from .history import Closing, HistoryReader, closed_error, closing_of, started_with
@@ -90,11 +92,19 @@ class DurableGraph(MultiAgentBase):
 
         Raises:
             InvalidGraphInputError: `task` or `invocation_state` can't travel; names what.
+            PayloadTooLargeError: They are too large, and there is no external storage.
             temporalio.exceptions.WorkflowAlreadyStartedError: `workflow_id` is running.
         """
+        data = _to_wire(self._name, task, invocation_state or {}).dump()
+        if self._client.data_converter.external_storage is None:
+            size = len(json.dumps(data))
+            if size > wire.DEFAULT_PAYLOAD_LIMIT:
+                raise PayloadTooLargeError(
+                    wire.too_large("the task with its state", size, wire.DEFAULT_PAYLOAD_LIMIT)
+                )
         handle = await self._client.start_workflow(
             wire.WORKFLOW_TYPE,
-            _to_wire(self._name, task, invocation_state or {}).dump(),
+            data,
             id=workflow_id or f"{self.id}-{uuid.uuid4()}",
             task_queue=self._task_queue,
             execution_timeout=self._run_timeout,
@@ -360,6 +370,10 @@ def _to_wire(graph: str, task: Any, invocation_state: dict[str, Any]) -> wire.Gr
 
 def _checked_state(invocation_state: dict[str, Any]) -> dict[str, Any]:
     """Return an invocation state as it travels, refusing what can't."""
+    if not isinstance(invocation_state, dict):
+        raise InvalidGraphInputError(
+            f"invocation_state is a {type(invocation_state).__name__}; it must be a dict."
+        )
     state = {}
     for key, value in invocation_state.items():
         if key in INTERNAL_KEYS:

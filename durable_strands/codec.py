@@ -60,8 +60,8 @@ _FRAMES = 4
 def is_json(value: Any) -> bool:
     """Say whether `value` can travel as JSON."""
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
+        json.dumps(value, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
         return False
     return True
 
@@ -159,12 +159,16 @@ def error_to_wire(error: BaseException) -> wire.ErrorInfo:
         type=type(error).__name__,
         module=type(error).__module__,
         message=_short(str(error), _LONGEST_MESSAGE),
-        trace="".join(traceback.format_tb(error.__traceback__)[-_FRAMES:]),
+        trace=_short(
+            "".join(traceback.format_tb(error.__traceback__)[-_FRAMES:]), _LONGEST_MESSAGE
+        ),
     )
 
 
 def _short(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[:longest] + " ..."
+    """Cut a text, and replace what can't be encoded: an exception may say anything."""
+    sound = text.encode(errors="replace").decode()
+    return sound if len(sound) <= longest else sound[:longest] + " ..."
 
 
 def node_result_to_wire(result: NodeResult, visit: int = 1) -> wire.NodeReport:
@@ -343,13 +347,25 @@ class _RemoteExecutor(MultiAgentBase):
         raise RuntimeError(f"The executor of node {self.id!r} lives on the worker.")
 
 
-def remote_nodes(node_ids: list[str]) -> dict[str, GraphNode]:
-    """Return `GraphNode`s for a result.
+class RemoteNode(GraphNode):
+    """A `GraphNode` of a result: no dependencies, and a short repr.
 
-    They have no dependencies: the dataclass repr of a `GraphNode` follows them, and grows
-    exponentially with the depth of the graph; `asyncio.run` calls it on Python 3.11 and 3.12.
+    The dataclass repr of a `GraphNode` follows its dependencies and grows exponentially with
+    the depth of the graph; `asyncio.run` calls it on Python 3.11 and 3.12.
     """
-    return {node: GraphNode(node, _RemoteExecutor(node)) for node in node_ids}
+
+    def __init__(self, node_id: str) -> None:
+        """Stand for the node of that id."""
+        super().__init__(node_id, _RemoteExecutor(node_id))
+
+    def __repr__(self) -> str:
+        """Return the id alone."""
+        return f"GraphNode({self.node_id!r})"
+
+
+def remote_nodes(node_ids: list[str]) -> dict[str, RemoteNode]:
+    """Return the nodes of a result, by id."""
+    return {node: RemoteNode(node) for node in node_ids}
 
 
 def graph_result_from_wire(report: wire.RunReport) -> GraphResult:

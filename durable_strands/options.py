@@ -60,8 +60,14 @@ class NodeOptions:
         found = []
         for name in ("timeout", "heartbeat_timeout", "interrupt_timeout"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
-                found.append(f"{name} must be a positive timedelta, not {value!r}")
+            if value is not None and not _is_duration(value):
+                found.append(
+                    f"{name} must be a timedelta above 0 and below ten years, not {value!r}"
+                )
+        for name, longest in (("task_queue", 1000), ("summary", 400)):
+            text = getattr(self, name)
+            if text is not None and not (isinstance(text, str) and 0 < _size(text) <= longest):
+                found.append(f"{name} must be a text of 1 to {longest} bytes, not {text!r:.80}")
         for name, allowed in (
             ("join", ("all", "any")),
             ("on_failure", ("fail_fast", "prune")),
@@ -70,11 +76,50 @@ class NodeOptions:
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 found.append(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            found.append(f"retry must be a temporalio RetryPolicy, not {self.retry!r}")
-        if self.task_queue == "":
-            found.append("task_queue must not be empty")
+        if self.retry is not None:
+            found += _retry_problems(self.retry)
         return found
+
+
+def _is_duration(value: object) -> bool:
+    """Say whether a value is a time that a Temporal server takes."""
+    return isinstance(value, timedelta) and timedelta(0) < value < timedelta(days=3650)
+
+
+def _size(text: str) -> int:
+    """Return the bytes of a text, 0 if it can't be encoded."""
+    try:
+        return len(text.encode())
+    except UnicodeError:
+        return 0
+
+
+def _retry_problems(retry: object) -> list[str]:
+    """Return what a Temporal server would not take of a retry policy.
+
+    It would refuse the activity, in every workflow task anew.
+    """
+    if not isinstance(retry, RetryPolicy):
+        return [f"retry must be a temporalio RetryPolicy, not {retry!r}"]
+    found = []
+    if not _is_duration(retry.initial_interval):
+        found.append(f"retry: initial_interval must be above 0, not {retry.initial_interval!r}")
+    if not retry.backoff_coefficient >= 1:
+        found.append(
+            f"retry: backoff_coefficient must be 1 or more, not {retry.backoff_coefficient}"
+        )
+    longest = retry.maximum_interval
+    if longest is not None and not (_is_duration(longest) and longest >= retry.initial_interval):
+        found.append(
+            f"retry: maximum_interval must not be below initial_interval, as {longest!r} is"
+        )
+    if retry.maximum_attempts < 0:
+        found.append(
+            f"retry: maximum_attempts must not be negative, as {retry.maximum_attempts} is"
+        )
+    if not all(isinstance(name, str) for name in retry.non_retryable_error_types or ()):
+        found.append("retry: non_retryable_error_types must be names")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,10 +130,10 @@ def build(
 async def worker_for(client: Client, registry: GraphRegistry, **options: Any) -> AsyncIterator[str]:
     """Run a worker for a registry on a task queue of its own, and yield the queue's name.
 
-    Nothing is cached, so that each workflow task replays the whole history.
+    Runs are cached, as on any worker: without a cache the SDK evicts a run in the middle of a
+    local activity when another needs its place. Replaying is a matter of its own (`replay`).
     """
     queue = f"test-{uuid.uuid4()}"
-    options.setdefault("max_cached_workflows", 0)
     async with Worker(client, task_queue=queue, plugins=[GraphPlugin(registry)], **options):
         yield queue
 

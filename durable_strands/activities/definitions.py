@@ -9,8 +9,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from .. import wire
-from ..errors import GraphNotRegisteredError
+from ..errors import GraphNotRegisteredError, PayloadTooLargeError
 from .edges import evaluate_edges
+from .failures import check_size, to_application_error
 from .hooks import run_hooks
 from .journal import read_journal
 from .node import run_visit
@@ -40,16 +41,21 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
     @activity.defn(name=wire.PLAN_ACTIVITY)
     async def plan(data: dict[str, Any]) -> dict[str, Any]:
         found = find(wire.PlanRequest.load(data).graph)
-        return found.plan.model_copy(update={"payload_limit": payload_limit}).dump()
+        answer = found.plan.model_copy(update={"payload_limit": payload_limit}).dump()
+        try:
+            check_size(f"the plan of graph {found.name!r}", answer, payload_limit)
+        except PayloadTooLargeError as error:
+            raise to_application_error(error) from None
+        return answer
 
     @activity.defn(name=wire.EDGES_ACTIVITY)
     async def edges(data: dict[str, Any]) -> dict[str, Any]:
-        return await evaluate_edges(find(data["graph"]), data)
+        return await evaluate_edges(find(data["graph"]), data, payload_limit)
 
     @activity.defn(name=wire.HOOKS_ACTIVITY)
     async def hooks(data: dict[str, Any]) -> dict[str, Any]:
         found = find(data["graph"])
-        return await run_hooks(found.template, found.plan, data)
+        return await run_hooks(found.template, found.plan, data, payload_limit)
 
     @activity.defn(name=wire.JOURNAL_ACTIVITY)
     async def journal(data: dict[str, Any]) -> dict[str, Any]:

@@ -15,16 +15,21 @@ from strands.multiagent.graph import GraphEdge, GraphState
 
 from .. import wire
 from ..codec import error_to_wire
+from ..errors import PayloadTooLargeError
+from .failures import check_size
 from .registry import RegisteredGraph
 from .views import graph_state, state_changes
 
 
-async def evaluate_edges(graph: RegisteredGraph, data: dict[str, Any]) -> dict[str, Any]:
+async def evaluate_edges(
+    graph: RegisteredGraph, data: dict[str, Any], payload_limit: int | None
+) -> dict[str, Any]:
     """Evaluate conditions in the order asked: the body of the edges activity.
 
     Args:
         graph: The graph whose conditions they are.
         data: A `wire.EdgesInput` as a JSON object.
+        payload_limit: Bytes that the outcome may have; None for no limit.
 
     Returns:
         A `wire.EdgesOutcome` as a JSON object.
@@ -51,7 +56,14 @@ async def evaluate_edges(graph: RegisteredGraph, data: dict[str, Any]) -> dict[s
                 break
         answers.append(verdicts)
     changes = state_changes(request.invocation_state, invocation_state, "an edge condition")
-    return wire.EdgesOutcome(answers=answers, state_changes=changes).dump()
+    outcome = wire.EdgesOutcome(answers=answers, state_changes=changes).dump()
+    try:
+        check_size("what edge conditions wrote to the invocation state", outcome, payload_limit)
+    except PayloadTooLargeError as error:
+        asked = request.questions[0].edges[0]
+        named = wire.EdgePlan(source=asked[0], target=asked[1], ordinal=asked[2])
+        return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
+    return outcome
 
 
 async def _verdict(edge: GraphEdge, state: GraphState, invocation_state: dict[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from strands.multiagent.graph import Graph
 
 from .. import wire
 from ..codec import error_to_wire
+from .failures import check_size
 from .interrupts import answered, asked
 from .views import graph_state, state_changes
 
@@ -39,13 +40,16 @@ def hook_events(graph: Graph) -> list[wire.HookEvent]:
     return [name for name, event in _EVENTS.items() if callbacks.get(event)]
 
 
-async def run_hooks(template: Graph, plan: wire.GraphPlan, data: dict[str, Any]) -> dict[str, Any]:
+async def run_hooks(
+    template: Graph, plan: wire.GraphPlan, data: dict[str, Any], payload_limit: int | None
+) -> dict[str, Any]:
     """Run the hooks of one event, in Strands' order: the body of the hooks activity.
 
     Args:
         template: The registered graph's instance; its hooks run.
         plan: The graph's plan.
         data: A `wire.HooksInput` as a JSON object.
+        payload_limit: Bytes that the outcome may have; None for no limit.
 
     Returns:
         A `wire.HooksOutcome` as a JSON object. A hook that raises is data: retrying it would
@@ -65,12 +69,24 @@ async def run_hooks(template: Graph, plan: wire.GraphPlan, data: dict[str, Any])
     try:
         _, interrupts = await template.hooks.invoke_callbacks_async(event)
         questions = asked(interrupts, f"a hook of {request.event}")
+        changes = state_changes(request.invocation_state, state, "a hook")
+        outcome = outcome.model_copy(
+            update={
+                "interrupts": questions,
+                "cancel": _cancel_message(event),
+                "state_changes": changes,
+            }
+        )
+        check_size(f"what a hook of {request.event} asks and writes", outcome.dump(), payload_limit)
     except Exception as error:
-        return outcome.model_copy(update={"error": error_to_wire(error)}).dump()
+        failed = wire.HooksOutcome(event=request.event, node=request.node, visit=request.visit)
+        return failed.model_copy(update={"error": error_to_wire(error)}).dump()
+    return outcome.dump()
+
+
+def _cancel_message(event: Any) -> str | None:
+    """Return the message with which a hook cancelled the node, in Strands' words if it has none."""
     cancel = getattr(event, "cancel_node", False)
     if cancel and not isinstance(cancel, str):
-        cancel = "node cancelled by user"  # Strands' own words.
-    changes = state_changes(request.invocation_state, state, "a hook")
-    return outcome.model_copy(
-        update={"interrupts": questions, "cancel": cancel or None, "state_changes": changes}
-    ).dump()
+        return "node cancelled by user"
+    return cancel or None

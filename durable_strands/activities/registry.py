@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, get_args
 
+from pydantic import ValidationError
 from strands.multiagent.base import MultiAgentBase
 from strands.multiagent.graph import Graph, GraphEdge
 
@@ -198,6 +199,7 @@ class GraphRegistry:
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name.strip():
         raise InvalidGraphError(f"A graph's name must be a text that isn't empty, not {name!r}.")
+    _check_text(f"the name {name!r:.80}", name)
     if name.startswith(wire.RESERVED_PREFIX):
         raise InvalidGraphError(
             f"The name {name!r} starts with {wire.RESERVED_PREFIX!r}, which is kept for this "
@@ -205,7 +207,30 @@ def _check_name(name: str) -> None:
         )
 
 
+_LONGEST_TYPE = 950
+"""Bytes of an activity type, and of an activity id, that a Temporal server takes, less a margin
+for the visit's number (the limit is 1000)."""
+
+
+def _check_text(what: str, text: str) -> None:
+    """Refuse a text that can't be part of an activity's type: every task would fail with it."""
+    try:
+        size = len(text.encode())
+    except UnicodeError as error:
+        raise InvalidGraphError(f"{what} is no valid Unicode text: {error}.") from error
+    if size > _LONGEST_TYPE:
+        raise InvalidGraphError(
+            f"{what} is too long: it has {size} bytes. The graph's name and a node's id together "
+            f"may have {_LONGEST_TYPE}."
+        )
+
+
 def _build(name: str, factory: GraphFactory) -> Graph:
+    if isinstance(factory, Graph) or not callable(factory):
+        raise InvalidGraphError(
+            f"Graph {name!r}: give a factory, a function without arguments that builds and returns "
+            f"the graph, not a {type(factory).__name__}. Runs must not share agents."
+        )
     with warnings.catch_warnings():
         # A run is bounded by what the operator sets on it as much as by the builder's limits.
         warnings.filterwarnings("ignore", message="graph has no max_node_executions")
@@ -258,13 +283,14 @@ def _condition_place(edge: GraphEdge) -> tuple[Any, ...]:
     code = getattr(inspect.unwrap(condition), "__code__", None)
     if code is None:
         return (condition_name(edge),)
-    columns = [start for _, _, start, _ in code.co_positions() if start is not None]
+    # Two conditions in one line differ in where their instructions come from.
+    places = [tuple(-1 if at is None else at for at in place) for place in code.co_positions()]
     bound = [cell.cell_contents for cell in getattr(condition, "__closure__", None) or ()]
     bound.append(list(getattr(condition, "__defaults__", None) or ()))
     return (
         condition_name(edge),
         code.co_firstlineno,
-        min(columns, default=0),
+        places,
         *(repr(value) for value in bound if is_json(value)),
     )
 
@@ -288,7 +314,21 @@ def _plan(
     _check_graph(name, graph)
     _check_options(name, graph, options)
     entries = {node.node_id for node in graph.entry_points}
-    plan = wire.GraphPlan(
+    try:
+        plan = _checked_plan(name, graph, edges, options, entries)
+    except ValidationError as error:
+        raise InvalidGraphError(f"Graph {name!r}: {wire.explain(error)}.") from error
+    return _with_carried_state(plan, graph).with_fingerprint()
+
+
+def _checked_plan(
+    name: str,
+    graph: Graph,
+    edges: Mapping[tuple[str, str, int], GraphEdge],
+    options: GraphOptions,
+    entries: set[str],
+) -> wire.GraphPlan:
+    return wire.GraphPlan(
         version=wire.WIRE_VERSION,
         graph=name,
         nodes=[_node_plan(node, graph, options) for node in graph.nodes],
@@ -305,7 +345,6 @@ def _plan(
         execution_timeout=graph.execution_timeout,
         hooks=hook_events(graph),
     )
-    return _with_carried_state(plan, graph).with_fingerprint()
 
 
 def _check_graph(name: str, graph: Graph) -> None:
@@ -317,6 +356,7 @@ def _check_graph(name: str, graph: Graph) -> None:
     for node in graph.nodes:
         if not node:
             raise InvalidGraphError(f"Graph {name!r} has a node whose id is empty.")
+        _check_text(f"Graph {name!r}: the node id {node!r:.80}", wire.activity_type(name, node))
 
 
 def _check_options(name: str, graph: Graph, options: GraphOptions) -> None:

@@ -24,6 +24,12 @@ from ..codec import (
 
 logger = logging.getLogger(__name__)
 
+_TOOL_KEYS = frozenset({"messages", "model", "system_prompt", "tool_config"})
+"""What Strands' tool executor leaves in an agent's invocation state: its whole conversation.
+
+It is the node's own affair, so it stays there, whatever it overwrites.
+"""
+
 
 def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
     """Return Strands' `GraphState` of what the run knows."""
@@ -56,7 +62,7 @@ def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wi
     """
     changed: dict[str, Any] = {}
     for key, value in after.items():
-        if key in INTERNAL_KEYS:
+        if key in INTERNAL_KEYS or key in _TOOL_KEYS:
             continue
         if not isinstance(key, str) or not is_json(value):
             logger.warning(

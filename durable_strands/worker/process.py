@@ -53,7 +53,7 @@ def load_registry(target: str) -> GraphRegistry:
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # The module is there; something that it imports is not.
         raise ConfigurationError(
             f"There is no module {module_name!r}. Run the command where the module can be "

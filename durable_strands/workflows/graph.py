@@ -20,7 +20,14 @@ from typing import Any
 from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    FailureError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 with workflow.unsafe.imports_passed_through():
@@ -65,6 +72,7 @@ class StrandsGraph:
         self._interrupts = Interrupts()
         self._inbox: deque[Event] = deque()
         self._run: _Run | None = None
+        self._refusal: str | None = None
 
     @workflow.run
     async def run(self, *args: Any) -> dict[str, Any]:
@@ -80,17 +88,22 @@ class StrandsGraph:
             ApplicationError: Of type `InvalidGraphInput`, `GraphNotRegistered`, or
                 `GraphFailed` with the partial report in its details.
         """
-        request = _read_input(args)
-        plan = await _record_plan(request.graph)
-        journal = await _read_journal(request.retry_of)
+        try:
+            request = _read_input(args)
+            plan = await _record_plan(request.graph)
+            journal = await _read_journal(request.retry_of)
+        except ApplicationError as refusal:
+            self._refusal = refusal.message
+            raise
         self._run = _Run(plan, request, self._interrupts, self._inbox, journal)
         await self._run.drive()
         state = self._run.state
+        report = state.fitting_report(workflow.now(), plan.payload_limit)
         if state.status is wire.RunStatus.COMPLETED:
-            return state.final_report(workflow.now())
+            return report
         raise ApplicationError(
             f"Graph {plan.graph!r} failed: {state.reason}",
-            state.final_report(workflow.now()),
+            report,
             type=wire.ErrorType.GRAPH_FAILED,
             non_retryable=True,
         )
@@ -100,9 +113,12 @@ class StrandsGraph:
     )
     def status(self, *_args: Any) -> dict[str, Any]:
         """Answer with the report so far; any arguments are ignored."""
-        if self._run is None:
+        if self._run is not None:
+            # An answer to a query is one gRPC message, whatever storage there is.
+            return self._run.state.fitting_report(workflow.now(), wire.DEFAULT_PAYLOAD_LIMIT)
+        if self._refusal is None:
             return wire.RunReport(graph="", status=wire.RunStatus.EXECUTING).dump()
-        return self._run.state.report(workflow.now()).dump()
+        return wire.RunReport(graph="", status=wire.RunStatus.FAILED, reason=self._refusal).dump()
 
     @workflow.update(
         name=wire.RESPOND,
@@ -367,7 +383,7 @@ class _Run:
                 start_to_close_timeout=timedelta(seconds=plan.timeout),
                 heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
                 retry_policy=_retry_policy(plan.retry),
-                summary=plan.summary or f"{node}, visit {visit}",
+                summary=plan.summary or f"{node[:300]}, visit {visit}",
             )
             outcome = wire.NodeOutcome.load(data)
         except ActivityError as failure:
@@ -398,7 +414,7 @@ class _Run:
                 wire.EDGES_ACTIVITY, self.state.edges_input(ask), f"conditions of {edges}"
             )
             outcome = wire.EdgesOutcome.load(data)
-        except ActivityError as failure:
+        except FailureError as failure:
             outcome = wire.EdgesOutcome(error=_error_info(failure), failed_edge=edges)
         self.state.merge(outcome.state_changes)
         if outcome.error is not None:
@@ -421,7 +437,7 @@ class _Run:
                 f"hooks {event}{about}",
             )
             outcome = wire.HooksOutcome.load(data)
-        except ActivityError as failure:
+        except FailureError as failure:
             return wire.HooksOutcome(error=_error_info(failure))
         self.state.merge(outcome.state_changes)
         return outcome
@@ -452,7 +468,7 @@ class _TaskGate:
 
 async def _record_plan(graph: str) -> wire.GraphPlan:
     request = wire.PlanRequest(graph=graph)
-    data = await _needed(wire.PLAN_ACTIVITY, request.dump(), f"plan of {graph}")
+    data = await _local(wire.PLAN_ACTIVITY, request.dump(), f"plan of {graph}")
     return wire.GraphPlan.load(data)
 
 
@@ -463,31 +479,32 @@ async def _read_journal(retry_of: wire.RetryOf | None) -> Journal:
     while more and retry_of is not None:
         request = wire.JournalRequest(retry_of=retry_of, after=len(entries))
         summary = f"journal of {retry_of.workflow_id}"
-        data = await _needed(wire.JOURNAL_ACTIVITY, request.dump(), summary)
+        data = await _local(wire.JOURNAL_ACTIVITY, request.dump(), summary)
         page = wire.JournalPage.load(data)
         entries += page.entries
         more = page.more
     return Journal(entries)
 
 
-async def _needed(activity: str, argument: dict[str, Any], summary: str) -> Any:
-    """Run a local activity without which there is no run: its failure is the run's."""
-    try:
-        return await _local(activity, argument, summary)
-    except ActivityError as error:
-        if isinstance(error.cause, ApplicationError):
-            raise error.cause from None
-        raise
-
-
 async def _local(activity: str, argument: dict[str, Any], summary: str) -> Any:
-    return await workflow.execute_local_activity(
-        activity,
-        argument,
-        start_to_close_timeout=_LOCAL_TIMEOUT,
-        retry_policy=_LOCAL_RETRY,
-        summary=summary[:200],
-    )
+    """Run a local activity.
+
+    Raises:
+        FailureError: It failed. (The SDK raises the activity's own error for a local one.)
+        asyncio.CancelledError: The run was cancelled meanwhile.
+    """
+    try:
+        return await workflow.execute_local_activity(
+            activity,
+            argument,
+            start_to_close_timeout=_LOCAL_TIMEOUT,
+            retry_policy=_LOCAL_RETRY,
+            summary=summary[:200],
+        )
+    except FailureError as failure:
+        if is_cancelled_exception(failure):
+            raise asyncio.CancelledError from failure
+        raise
 
 
 def _read_input(args: tuple[Any, ...]) -> wire.GraphInput:
@@ -527,6 +544,10 @@ def _error_info(failure: BaseException) -> wire.ErrorInfo:
     """Say what made an activity fail, in terms of the node rather than of Temporal."""
     cause = failure.cause if isinstance(failure, ActivityError) else failure
     if isinstance(cause, ApplicationError):
+        if cause.type == wire.ErrorType.NOT_REGISTERED:
+            return wire.ErrorInfo.own(
+                "TopologyMismatchError", f"The worker has the run's graph no more: {cause.message}"
+            )
         if cause.details and isinstance(cause.details[0], dict):
             try:
                 return wire.ErrorInfo.load(cause.details[0])

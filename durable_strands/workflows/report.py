@@ -241,15 +241,14 @@ class RunState:
             fingerprint=self.plan.fingerprint,
         )
 
-    def final_report(self, now: datetime) -> dict[str, Any]:
-        """Return the report as JSON, cut down if it wouldn't fit into one payload.
+    def fitting_report(self, now: datetime, limit: int | None) -> dict[str, Any]:
+        """Return the report as JSON, cut down if it has more than `limit` bytes.
 
         A run that did all its work must not be lost for the size of its summary: every full
         result is in history, as the result of its activity.
         """
         report = self.report(now)
-        limit = self.plan.payload_limit
-        for shortened in (_as_is, _texts_only, _statuses_only):
+        for shortened in (_as_is, _texts_only, _statuses_only, _sums_only):
             data = shortened(report).dump()
             if limit is None or len(json.dumps(data)) <= limit:
                 break
@@ -308,3 +307,18 @@ def _statuses_only(report: wire.RunReport) -> wire.RunReport:
     return report.model_copy(
         update={"results": results, "edges": [], "invocation_state": {}, "truncated": True}
     )
+
+
+def _sums_only(report: wire.RunReport) -> wire.RunReport:
+    nothing: dict[str, Any] = {
+        "results": {},
+        "nodes": {},
+        "edges": [],
+        "entry_points": [],
+        "execution_order": [],
+        "invocation_state": {},
+        "interrupts": [],
+        "cancelled_interrupts": [],
+        "order": {},
+    }
+    return report.model_copy(update={**nothing, "truncated": True})
