@@ -599,11 +599,6 @@ async def test_image_bytes_reach_the_models_of_all_nodes_intact(server: Server) 
     }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Strands' tool executor leaves messages, system_prompt and tool_config in the state, "
-    "which are JSON and so travel on to all later nodes and into the report",
-)
 async def test_an_agent_that_used_a_tool_leaves_nothing_in_the_state(client: Client) -> None:
     seen: dict[str, Any] = {}
 
@@ -696,9 +691,6 @@ async def test_a_result_has_its_nodes_in_order(client: Client) -> None:
 # -- results -----------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="121 kB: each GraphNode of order and edges has a repr of 330 characters"
-)
 async def test_the_repr_of_a_deep_result_is_small(client: Client) -> None:
     """Strands' own grows threefold per layer, and `asyncio.run` takes it of what it returns."""
     layers = [[f"l{layer}n{node}" for node in range(3)] for layer in range(14)]

@@ -148,10 +148,6 @@ async def test_hash_seeds_change_nothing(client: Client) -> None:
         ]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="every lambda's first instruction has column 0, so min(columns) tells none apart",
-)
 def test_two_lambdas_of_one_line_are_told_apart() -> None:
     conditions = [lambda state: False, lambda state: "a" in state.results]
     registry = GraphRegistry()
