@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 from typing import Any
@@ -48,7 +49,9 @@ async def evaluate_edges(
             try:
                 edge = graph.edge(source, target, ordinal)
                 verdict = await _verdict(edge, state, invocation_state)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_being_cancelled(error):
+                    raise
                 named = wire.EdgePlan(source=source, target=target, ordinal=ordinal)
                 return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
             verdicts.append(verdict)
@@ -64,6 +67,13 @@ async def evaluate_edges(
         named = wire.EdgePlan(source=asked[0], target=asked[1], ordinal=asked[2])
         return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
     return outcome
+
+
+def _is_being_cancelled(error: BaseException) -> bool:
+    """Tell the cancellation of this activity from one that a condition caused by itself."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError)
+    return cancelled and task is not None and task.cancelling() > 0
 
 
 async def _verdict(edge: GraphEdge, state: GraphState, invocation_state: dict[str, Any]) -> bool:

@@ -445,7 +445,7 @@ def _with_carried_state(plan: wire.GraphPlan, graph: Graph) -> wire.GraphPlan:
     """
     shape = topology_of(plan)
     again = [
-        any(shape.cyclic[edge] for edge in incoming)
+        shape.joins_cycle[shape.index[node.id]]
         or (bool(incoming) and node.id in plan.entry_points)
         or (len(incoming) > 1 and plan.semantics == "strands")
         for node, incoming in zip(plan.nodes, shape.incoming, strict=True)

@@ -246,7 +246,7 @@ class _Run:
             if done is not None:
                 commands.extend(self._took(done))
                 continue
-            if self._scheduler.in_flight:
+            if self._scheduler.is_running:
                 self._clock.start()
             else:
                 self._clock.stop()

@@ -59,7 +59,7 @@ class RunState:
         """Where the run stands."""
         if self._end is not None:
             return self._end
-        waiting = self._scheduler.paused and not self._scheduler.in_flight
+        waiting = self._scheduler.paused and not self._scheduler.is_running
         return wire.RunStatus.INTERRUPTED if waiting else wire.RunStatus.EXECUTING
 
     # -- what goes out -------------------------------------------------------------------------

@@ -216,6 +216,11 @@ class Scheduler(Generic[R]):
         return [self.plan.nodes[node].id for node in self._in_flight]
 
     @property
+    def is_running(self) -> bool:
+        """Whether anything is in flight."""
+        return bool(self._in_flight)
+
+    @property
     def paused(self) -> list[str]:
         """Ids of the nodes whose visits are paused, in the order in which they paused."""
         return [self.plan.nodes[node].id for node in self._paused]
@@ -563,7 +568,7 @@ class Dataflow(Generic[R]):
             if self._undecided >> candidate & 1 and not self._machine.busy(candidate):
                 if self._joined(candidate):
                     self._fire(candidate)
-                elif any(self._shape.cyclic[edge] for edge in self._shape.incoming[candidate]):
+                elif self._shape.joins_cycle[candidate]:
                     self._waiting_in_cycle[candidate] = None
         if self._waiting_in_cycle:
             for candidate in self._knot():

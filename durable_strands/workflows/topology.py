@@ -48,6 +48,7 @@ class Topology:
         back: Whether each edge leads back in a cycle: from a node that isn't declared before
             its target. All others are forward edges; without the back edges the graph has no
             cycle.
+        joins_cycle: Whether each node has an edge into it that lies within a cycle.
         cycle: Number of the cycle (strongly connected component) of each node.
     """
 
@@ -75,6 +76,9 @@ class Topology:
         self.back = [
             cyclic and source >= target
             for cyclic, (source, target) in zip(self.cyclic, ends, strict=True)
+        ]
+        self.joins_cycle = [
+            any(self.cyclic[edge] for edge in edges_in) for edges_in in self.incoming
         ]
         self._forward = self._reach_forward()
         self._takers: list[int | None] = [None] * len(edges)
