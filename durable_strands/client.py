@@ -203,23 +203,31 @@ class GraphRun:
         self._reader = HistoryReader(self._handle, client.data_converter)
 
     async def status(self) -> wire.RunReport:
-        """Return the run's report as of now, also after it closed.
+        """Return the run's report as of now, also after it ended.
+
+        A run that ended by itself has its report in history; any other is asked, which takes a
+        worker.
 
         Raises:
             temporalio.service.RPCError: There is no such run, or no worker to answer.
         """
+        described = await self._handle.describe()
+        if described.status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
+            closing = await self._closing()
+            if closing.report is not None:
+                return closing.report
         return wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
 
     async def result(self) -> GraphResult:
         """Wait for the run's end and return its result; raises as `DurableGraph.invoke_async`."""
-        try:
-            report = wire.RunReport.load(await self._handle.result())
-        except WorkflowFailureError as failure:
-            closing = self._closing(failure.cause)
-            _raise_failure(closing)
-            assert closing.report is not None, "an end without report has raised"
-            report = closing.report
-        return graph_result_from_wire(report)
+        closing = await self._closing()
+        _raise_failure(closing)
+        assert closing.report is not None, "an end without report has raised"
+        result = graph_result_from_wire(closing.report)
+        if closing.report.truncated:  # Too large for one payload, but history has it all.
+            async for event in self.events():
+                result = event.get("result", result)
+        return result
 
     async def interrupts(self) -> list[wire.InterruptInfo]:
         """Return the questions that wait for an answer, in the order in which they were asked."""
@@ -343,15 +351,19 @@ class GraphRun:
         described = await self._handle.describe()
         return described.status is not WorkflowExecutionStatus.RUNNING
 
-    def _closing(self, cause: BaseException | None) -> Closing:
-        for kind, how in (
-            (CancelledError, "cancelled"),
-            (TerminatedError, "terminated"),
-            (RunTimeoutError, "timed out"),
-        ):
-            if isinstance(cause, kind):
-                return Closing(error=closed_error(self.id, how))
-        return closing_of(cause)
+    async def _closing(self) -> Closing:
+        """Wait for the run's end and return what it says of it."""
+        try:
+            return Closing(report=wire.RunReport.load(await self._handle.result()))
+        except WorkflowFailureError as failure:
+            for kind, how in (
+                (CancelledError, "cancelled"),
+                (TerminatedError, "terminated"),
+                (RunTimeoutError, "timed out"),
+            ):
+                if isinstance(failure.cause, kind):
+                    return Closing(error=closed_error(self.id, how))
+            return closing_of(failure.cause)
 
 
 def _to_wire(graph: str, task: Any, invocation_state: dict[str, Any]) -> wire.GraphInput:

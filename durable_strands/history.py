@@ -68,6 +68,7 @@ class HistoryReader:
         self._plan: wire.GraphPlan | None = None
         self._open: dict[int, str] = {}
         self._announced: dict[str, None] = {}
+        self._reports: dict[str, wire.NodeReport] = {}
         self._asked = False
 
     async def events(self, *, until_interrupted: bool = False) -> AsyncIterator[dict[str, Any]]:
@@ -92,8 +93,10 @@ class HistoryReader:
             if until_interrupted and self._asked and await self._is_interrupted():
                 break
         if self.closing is not None and self.closing.report is not None:
-            result = graph_result_from_wire(self.closing.report)
-            yield MultiAgentResultEvent(result=result).as_dict()
+            report = self.closing.report
+            if report.truncated:
+                report = report.model_copy(update={"results": report.results | self._reports})
+            yield MultiAgentResultEvent(result=graph_result_from_wire(report)).as_dict()
 
     async def _is_interrupted(self) -> bool:
         """Say whether the run waits for nothing but humans, and history is read to its end."""
@@ -152,6 +155,7 @@ class HistoryReader:
         if outcome.interrupts:
             yield self._interrupt(node, outcome.visit, outcome.interrupts)
         else:
+            self._reports[node] = outcome.report
             yield MultiAgentNodeStopEvent(node, node_result_from_wire(outcome.report)).as_dict()
 
     async def _failed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:

@@ -53,3 +53,26 @@ async def test_the_stream_has_strands_own_events(client: Client) -> None:
         assert events[2]["to_node_ids"] == ["b"]
         assert str(events[1]["node_result"]) == "A(hello)\n"
         assert events[-1]["result"].status is Status.COMPLETED
+
+
+async def test_a_result_too_large_for_one_payload_is_whole_for_its_caller(client: Client) -> None:
+    def large() -> Graph:
+        return build({f"n{i}": (lambda _, i=i: f"{i}" * 700_000) for i in range(4)})
+
+    async with serve(client, large) as graph:
+        run = await graph.start("t")
+        result = await run.result()
+        assert {name: len(str(node)) for name, node in result.results.items()} == {
+            f"n{i}": 700_001 for i in range(4)
+        }
+        assert (await run.status()).truncated
+        async for event in run.events():
+            last = event
+        assert len(str(last["result"].results["n3"])) == 700_001
+
+
+async def test_a_run_that_ended_tells_its_status_without_a_worker(client: Client) -> None:
+    async with serve(client, two_agents) as graph:
+        run = await graph.start("hello")
+        await run.result()
+    assert (await run.status()).execution_order == ["a", "b"]
