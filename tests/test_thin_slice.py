@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from strands.multiagent.base import Status
 from strands.multiagent.graph import Graph
 from temporalio.client import Client
@@ -76,3 +78,16 @@ async def test_a_run_that_ended_tells_its_status_without_a_worker(client: Client
         run = await graph.start("hello")
         await run.result()
     assert (await run.status()).execution_order == ["a", "b"]
+
+
+async def test_it_stands_wherever_a_strands_graph_could(client: Client) -> None:
+    """Called from synchronous code, and as a node of an ordinary Strands graph."""
+    async with serve(client, two_agents) as durable:
+        assert (await asyncio.to_thread(durable, "hello")).status is Status.COMPLETED
+        outer = build(
+            {"first": "F", "inner": durable, "last": lambda prompt: prompt},
+            [("first", "inner"), ("inner", "last")],
+        )
+        result = await outer.invoke_async("hello", {"mine": 1})
+        assert result.status is Status.COMPLETED
+        assert "  - Agent: B(" in str(result.results["last"])
