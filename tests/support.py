@@ -16,7 +16,7 @@ from strands.models.model import Model
 from strands.multiagent.base import MultiAgentBase
 from strands.multiagent.graph import Graph, GraphBuilder
 from strands.telemetry.metrics import EventLoopMetrics
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, Worker
 
@@ -177,11 +177,22 @@ async def scheduled(client: Client, workflow_id: str) -> list[str]:
     ]
 
 
+_HARMLESS = (
+    # Something arrived while the run's last commands were on their way: the server has the task
+    # done again with it.
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+    # More arrived at once than the server buffers for a task that is under way.
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+)
+
+
 async def failed_tasks(client: Client, workflow_id: str) -> int:
-    """Return how many workflow tasks of a run failed: none may."""
+    """Return how many workflow tasks failed by the workflow's own fault: none may."""
     history = await client.get_workflow_handle(workflow_id).fetch_history()
     return sum(
-        event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED for event in history.events
+        event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+        and event.workflow_task_failed_event_attributes.cause not in _HARMLESS
+        for event in history.events
     )
 
 

@@ -176,7 +176,7 @@ async def one(client: Client, number: int, figures: Figures, seed: int) -> Graph
 
 
 def check_journal(journal: Path, figures: Figures) -> Counter[str]:
-    """No visit that was done may have been begun again after that."""
+    """Count executions; a visit done may run again only if its worker died with the result."""
     done: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter()
     for line in journal.read_text().splitlines():
@@ -184,7 +184,7 @@ def check_journal(journal: Path, figures: Figures) -> Counter[str]:
         visit = (entry["run"], entry["visit"])
         counts[entry["what"]] += 1
         if entry["what"] == "begun" and visit in done:
-            counts["begun again after it was done"] += 1
+            counts["lost with their worker when they were done"] += 1
         if entry["what"] == "done":
             done.add(visit)
     figures.ends["visits done"] = len(done)
