@@ -365,9 +365,15 @@ class Asked(Wire):
 
 
 class Answer(Asked):
-    """An answer on its way to the asker; any JSON is one, null included."""
+    """An answer on its way to the asker; any JSON is one, null included.
+
+    Attributes:
+        response: What was answered.
+        given: Whether the asker got it already, and asked something else after it.
+    """
 
     response: JsonValue = None
+    given: bool = False
 
 
 class InterruptInfo(Asked):
@@ -579,7 +585,7 @@ class NodeInput(Wire):
         task: The run's task.
         dependencies: Results that this firing consumed, in declaration order of their nodes.
         invocation_state: The run's invocation state at dispatch.
-        answers: Answers for a visit that asked; it goes on from its snapshot.
+        answers: All answers of a visit that asked; it goes on from its snapshot.
         snapshot: The agent's Strands snapshot, from its last visit if it carries state, or from
             when it asked.
         carries_state: Whether the outcome must bring a snapshot for the next visit.

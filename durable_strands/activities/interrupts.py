@@ -69,10 +69,14 @@ def asked(interrupts: Iterable[Interrupt], who: str) -> list[wire.Asked]:
 
 
 def resume_input(executor: Any, answers: list[wire.Answer]) -> list[ContentBlock]:
-    """Return the prompt by which an executor that asked goes on."""
+    """Return the prompt by which an executor that asked goes on.
+
+    It holds the answers that are new. Of those given before, the agent's snapshot has all but
+    the nulls, which look to Strands like no answer.
+    """
     state = getattr(executor, "_interrupt_state", None)
     for answer in answers:
-        if answer.response is None and state is not None:
+        if state is not None and answer.response is None and answer.strands_id in state.interrupts:
             state.interrupts[answer.strands_id] = answered(answer)
     return [
         cast(
@@ -85,4 +89,5 @@ def resume_input(executor: Any, answers: list[wire.Answer]) -> list[ContentBlock
             },
         )
         for answer in answers
+        if not answer.given
     ]

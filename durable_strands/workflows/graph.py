@@ -51,7 +51,7 @@ workflow that sends a larger one.
 """
 
 
-Event = Callable[["_Run"], Awaitable[Commands]]
+Event = Callable[[], Awaitable[Commands]]
 """Something that happened: what the run makes of it, when its turn comes."""
 
 Over = wire.NodeOutcome | wire.HooksOutcome | wire.ErrorInfo
@@ -69,8 +69,6 @@ class StrandsGraph:
 
     def __init__(self) -> None:
         """Start out with nothing known; `run` reads the input."""
-        self._interrupts = Interrupts()
-        self._inbox: deque[Event] = deque()
         self._run: _Run | None = None
         self._refusal: str | None = None
 
@@ -95,7 +93,7 @@ class StrandsGraph:
         except ApplicationError as refusal:
             self._refusal = refusal.message
             raise
-        self._run = _Run(plan, request, self._interrupts, self._inbox, journal)
+        self._run = _Run(plan, request, journal)
         await self._run.drive()
         state = self._run.state
         report = state.fitting_report(workflow.now(), plan.payload_limit)
@@ -130,10 +128,8 @@ class StrandsGraph:
         Returns:
             `{"released": [...]}`: the nodes that go on now, having all their answers.
         """
-        answers, state = args[0], args[1] if len(args) > 1 else {}
-        released = self._interrupts.answer(answers)
-        self._inbox.append(lambda run: run.released(released, state))
-        return {"released": released}
+        assert self._run is not None, "before there is a run, no answer is accepted"
+        return {"released": self._run.respond(args[0], args[1] if len(args) > 1 else {})}
 
     @respond.validator
     def check_response(self, *args: Any) -> None:
@@ -165,7 +161,8 @@ class StrandsGraph:
             )
         if len(args) == 2 and not isinstance(args[1], dict):
             return "The invocation state to merge, the second argument, must be a JSON object."
-        return self._interrupts.problem(args[0])
+        interrupts = Interrupts() if self._run is None else self._run.interrupts
+        return interrupts.problem(args[0])
 
 
 class _Run:
@@ -173,28 +170,19 @@ class _Run:
 
     Attributes:
         state: What the run knows.
+        interrupts: Its questions to humans.
     """
 
-    def __init__(
-        self,
-        plan: wire.GraphPlan,
-        request: wire.GraphInput,
-        interrupts: Interrupts,
-        inbox: deque[Event],
-        journal: Journal,
-    ) -> None:
+    def __init__(self, plan: wire.GraphPlan, request: wire.GraphInput, journal: Journal) -> None:
         self._plan = plan
-        self._interrupts = interrupts
-        self._inbox = inbox
         self._journal = journal
+        self._inbox: deque[Event] = deque()
+        self.interrupts = Interrupts()
         self._scheduler: Scheduler[wire.NodeReport] = Scheduler(plan)
-        self._clock = ActiveClock(
-            plan.execution_timeout, lambda: inbox.append(lambda run: run.expired())
-        )
-        self.state = RunState(plan, request, self._scheduler, interrupts, self._clock)
+        self._clock = ActiveClock(plan.execution_timeout, lambda: self._inbox.append(self._expired))
+        self.state = RunState(plan, request, self._scheduler, self.interrupts, self._clock)
         self._visits: dict[str, asyncio.Task[Over]] = {}
         self._reminders: dict[str, asyncio.Task[None]] = {}
-        self._hooks_done: dict[str, bool] = {}
         self._gate = _TaskGate()
 
     # -- the loop ------------------------------------------------------------------------------
@@ -211,15 +199,20 @@ class _Run:
         self.state.finished(finish)
         self._close()
         if "after_run" in self._plan.hooks:
-            await self._hooks("after_run")
+            try:
+                outcome = await self._hooks("after_run")
+            except asyncio.CancelledError:
+                return  # The run has ended; what it came to stands.
+            if outcome.error is not None:
+                workflow.logger.warning("error=<%s> | a hook of after_run raised", outcome.error)
 
     def _close(self) -> None:
         """Put an end to whatever is open.
 
-        Not in a `finally`: a worker that drops a run from its cache closes this coroutine,
+        Not in a `finally`: when a worker drops a run from its cache, the coroutine may be closed
         outside the workflow's own loop, and that is not the run's end.
         """
-        self._interrupts.cancel(self.state.reason or "the run has ended")
+        self.interrupts.cancel(self.state.reason or "the run has ended")
         self._clock.stop()
         for task in (*self._visits.values(), *self._reminders.values()):
             task.cancel()
@@ -252,15 +245,20 @@ class _Run:
                 self._clock.stop()
             workflow.set_current_details(self.state.markdown())
             await workflow.wait_condition(lambda: bool(self._inbox))
-            commands.extend(await self._inbox.popleft()(self))
+            commands.extend(await self._inbox.popleft()())
 
     # -- events --------------------------------------------------------------------------------
 
-    async def expired(self) -> Commands:
-        """Take the execution timeout to the scheduler."""
-        return self._scheduler.expired()
+    def respond(self, answers: dict[str, Any], state: dict[str, Any]) -> list[str]:
+        """Take answers in, and return the nodes that go on, having all of theirs."""
+        given = self.interrupts.answer(answers)
+        for node, of_node in given.items():
+            self.state.open_visit(node).answers += of_node
+        released = [node for node in given if not self.interrupts.of(node)]
+        self._inbox.append(lambda: self._released(released, state))
+        return released
 
-    async def released(self, nodes: list[str], state: dict[str, Any]) -> Commands:
+    async def _released(self, nodes: list[str], state: dict[str, Any]) -> Commands:
         """Let nodes go on that have all their answers; `state` came with the answers."""
         self.state.merge(wire.StateChanges(changed=state))
         commands: Commands = []
@@ -269,12 +267,16 @@ class _Run:
             commands += self._scheduler.resume(node)
         return commands
 
+    async def _expired(self) -> Commands:
+        """Take the execution timeout to the scheduler."""
+        return self._scheduler.expired()
+
     async def _unanswered(self, node: str) -> Commands:
         """Fail a node whose questions nobody answered in time."""
-        if node not in self._scheduler.paused or not self._interrupts.of(node):
+        if node not in self._scheduler.paused or not self.interrupts.of(node):
             return []  # The answer came first, in the same workflow task.
         seconds = self.state.node_plan(node).interrupt_timeout
-        self._interrupts.cancel("interrupt_timeout", node)
+        self.interrupts.cancel("interrupt_timeout", node)
         self._forget_reminder(node)
         text = f"interrupt_timeout: nobody answered within {seconds} s"
         return await self._end(node, wire.ErrorInfo.own("InterruptTimeoutError", text))
@@ -285,9 +287,8 @@ class _Run:
         if isinstance(over, wire.ErrorInfo) or not over.interrupts:
             return await self._end(node, over)
         if isinstance(over, wire.NodeOutcome):
-            self.state.take(over)
-        self._interrupts.ask(node, visit, over.interrupts)
-        self._hooks_done[node] = isinstance(over, wire.NodeOutcome)
+            self.state.paused(over)
+        self.interrupts.ask(node, visit, over.interrupts)
         timeout = self.state.node_plan(node).interrupt_timeout
         if timeout is not None:
             self._reminders[node] = asyncio.create_task(self._remind(node, timeout))
@@ -298,10 +299,10 @@ class _Run:
         if isinstance(over, wire.NodeOutcome):
             commands = self._took(over)
         elif isinstance(over, wire.ErrorInfo):
-            report = self.state.failed_visit(node, over)
+            report = self.state.raised(node, over)
             commands = self._scheduler.ended(node, Ending.RAISED, report)
         else:
-            report = wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=over.cancel or "")
+            report = self.state.cancelled_by_hook(node, over.cancel or "")
             commands = self._scheduler.ended(node, Ending.CANCELLED, report)
         if "after_node" in self._plan.hooks:
             outcome = await self._hooks("after_node", node)
@@ -311,14 +312,14 @@ class _Run:
 
     def _took(self, outcome: wire.NodeOutcome) -> Commands:
         """Take a node's outcome, fresh or from an earlier run, to the scheduler."""
-        report = self.state.take(outcome)
+        report = self.state.ended(outcome)
         failed = report.status is wire.NodeStatus.FAILED
         ending = Ending.FAILED if failed else Ending.COMPLETED
         return self._scheduler.ended(outcome.node, ending, report)
 
     async def _remind(self, node: str, seconds: float) -> None:
         await workflow.sleep(seconds, summary=f"interrupt timeout of {node}")
-        self._inbox.append(lambda run: run._unanswered(node))
+        self._inbox.append(lambda: self._unanswered(node))
 
     def _forget_reminder(self, node: str) -> None:
         reminder = self._reminders.pop(node, None)
@@ -332,13 +333,13 @@ class _Run:
 
         A visit that an earlier run has finished needs none, nor its hooks.
         """
-        if self._journal and self._journal.has(self.state.node_input(command, [])):
+        if self._journal and self._journal.has(self.state.node_input(command)):
             return
         node, visit = command.node, command.visit
 
         def over(task: asyncio.Task[Over]) -> None:
             if not task.cancelled():
-                self._inbox.append(lambda run: run._visit_over(node, visit, task.result()))
+                self._inbox.append(lambda: self._visit_over(node, visit, task.result()))
 
         self._visits[node] = asyncio.create_task(self._visit(command))
         self._visits[node].add_done_callback(over)
@@ -346,10 +347,9 @@ class _Run:
     async def _visit(self, command: Dispatch[wire.NodeReport]) -> Over:
         """Run a visit up to its end or to a question: hooks first, then the node."""
         node = command.node
-        answers = self._interrupts.answers_of(node)
-        if "before_node" in self._plan.hooks and not self._hooks_done.pop(node, False):
-            outcome = await self._hooks("before_node", node, answers)
-            answers = []
+        visit = self.state.open_visit(node)
+        if "before_node" in self._plan.hooks and not visit.hooks_done:
+            outcome = await self._hooks("before_node", node, visit.answers)
             if outcome.error is not None:
                 return outcome.error
             if outcome.cancel is not None and self._plan.semantics == "strands":
@@ -358,14 +358,13 @@ class _Run:
                 )
             if outcome.interrupts or outcome.cancel is not None:
                 return outcome
-        return await self._node(command, answers)
+            visit.hooks_done, visit.answers = True, []
+        return await self._node(command)
 
-    async def _node(
-        self, command: Dispatch[wire.NodeReport], answers: list[wire.Answer]
-    ) -> wire.NodeOutcome | wire.ErrorInfo:
+    async def _node(self, command: Dispatch[wire.NodeReport]) -> wire.NodeOutcome | wire.ErrorInfo:
         """Run a node's activity."""
         node, visit = command.node, command.visit
-        argument = self.state.node_input(command, answers)
+        argument = self.state.node_input(command)
         size = len(json.dumps(argument))
         limit = self._plan.payload_limit
         if limit is not None and size > limit:

@@ -25,7 +25,6 @@ class Interrupts:
         self.pending: dict[str, InterruptInfo] = {}
         self.cancelled: list[CancelledInterrupt] = []
         self._settled: dict[str, str] = {}
-        self._answers: dict[str, list[Answer]] = {}
 
     def ask(self, node: str, visit: int, questions: Iterable[Asked]) -> None:
         """Open the questions of a visit."""
@@ -55,16 +54,13 @@ class Interrupts:
                 return self._refusal(str(name))
         return None
 
-    def answer(self, answers: dict[str, Any]) -> list[str]:
-        """Settle questions, and return the nodes that have no open question left.
-
-        The answers must have no `problem`.
-        """
-        touched: dict[str, None] = {}
+    def answer(self, answers: dict[str, Any]) -> dict[str, list[Answer]]:
+        """Settle questions, and return the answers by node; they must have no `problem`."""
+        by_node: dict[str, list[Answer]] = {}
         for name, response in answers.items():
             info = self.pending.pop(name)
             self._settled[name] = "has been answered already"
-            self._answers.setdefault(info.node, []).append(
+            by_node.setdefault(info.node, []).append(
                 Answer(
                     strands_id=info.strands_id,
                     name=info.name,
@@ -72,12 +68,7 @@ class Interrupts:
                     response=response,
                 )
             )
-            touched[info.node] = None
-        return [node for node in touched if not self.of(node)]
-
-    def answers_of(self, node: str) -> list[Answer]:
-        """Take out the answers that wait for a node."""
-        return self._answers.pop(node, [])
+        return by_node
 
     def cancel(self, why: str, node: str | None = None) -> None:
         """Close the open questions of a node, or of the whole run, without an answer."""

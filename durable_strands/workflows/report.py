@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,27 @@ from .scheduler import Ask, Dispatch, Finish, Scheduler
 
 _TABLE_ROWS = 60
 """Largest graph whose every node is shown in the details; a larger one shows counts."""
+
+
+@dataclass
+class OpenVisit:
+    """What must be known of a visit from its dispatch to its end, and no longer.
+
+    Attributes:
+        answers: Answers to what its hooks, or then its node, have asked.
+        hooks_done: Whether its hooks have let it through.
+        snapshot: The agent's snapshot from when it last asked.
+        so_far: What its parts have used, if it has asked.
+    """
+
+    answers: list[wire.Answer] = field(default_factory=list)
+    hooks_done: bool = False
+    snapshot: dict[str, Any] | None = None
+    so_far: wire.NodeReport | None = None
+
+    def whole(self, last: wire.NodeReport) -> wire.NodeReport:
+        """Return the report of the visit so far, of which `last` is the latest part's."""
+        return last if self.so_far is None else last.after(self.so_far)
 
 
 class RunState:
@@ -46,8 +68,8 @@ class RunState:
         self._clock = clock
         self._nodes = {node.id: node for node in plan.nodes}
         self._invocation_state = dict(request.invocation_state)
+        self._open: dict[str, OpenVisit] = {}
         self._snapshots: dict[str, dict[str, Any]] = {}
-        self._parts: dict[str, wire.NodeReport] = {}
         self._usage = wire.Usage()
         self._latency_ms = 0
         self._execution_count = 0
@@ -68,11 +90,14 @@ class RunState:
         """Return the plan of a node."""
         return self._nodes[node]
 
-    def node_input(
-        self, dispatch: Dispatch[wire.NodeReport], answers: list[wire.Answer]
-    ) -> dict[str, Any]:
+    def open_visit(self, node: str) -> OpenVisit:
+        """Return the visit of a node that is going on, or begin one."""
+        return self._open.setdefault(node, OpenVisit())
+
+    def node_input(self, dispatch: Dispatch[wire.NodeReport]) -> dict[str, Any]:
         """Return the argument of a visit's activity."""
         plan = self._nodes[dispatch.node]
+        visit = self.open_visit(dispatch.node)
         return wire.NodeInput(
             graph=self.plan.graph,
             node=dispatch.node,
@@ -83,8 +108,8 @@ class RunState:
                 for source, report in dispatch.inputs
             ],
             invocation_state=self._invocation_state,
-            answers=answers,
-            snapshot=self._snapshots.get(dispatch.node),
+            answers=visit.answers,
+            snapshot=visit.snapshot or self._snapshots.get(dispatch.node),
             carries_state=plan.carries_state,
             node_timeout=plan.node_timeout,
             payload_limit=self.plan.payload_limit,
@@ -137,42 +162,47 @@ class RunState:
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def take(self, outcome: wire.NodeOutcome) -> wire.NodeReport:
-        """Take in what a visit, or a part of one, gave; return the report of the visit so far.
+    def paused(self, outcome: wire.NodeOutcome) -> None:
+        """Take in what a visit gave up to a question.
 
-        A visit that asked is run in parts, each by an agent that counts from zero: what they
-        used is added up, and counts for the run when the visit ends.
+        It is run in parts, each by an agent that counts from zero: what they used is added up.
         """
+        self.merge(outcome.state_changes)
+        visit = self.open_visit(outcome.node)
+        visit.snapshot = outcome.snapshot
+        visit.so_far = visit.whole(outcome.report)
+        visit.answers = [answer.model_copy(update={"given": True}) for answer in visit.answers]
+
+    def ended(self, outcome: wire.NodeOutcome) -> wire.NodeReport:
+        """Take in what a visit gave at its end, and return the report of the whole visit."""
         self.merge(outcome.state_changes)
         if outcome.snapshot is not None:
             self._snapshots[outcome.node] = outcome.snapshot
-        report = self._with_parts(outcome.node, outcome.report)
-        if outcome.interrupts:
-            self._parts[outcome.node] = report
-        else:
-            self._count(report)
+        report = self._close(outcome.node, outcome.report)
+        self._execution_count += report.execution_count
         return report
 
-    def failed_visit(self, node: str, error: wire.ErrorInfo) -> wire.NodeReport:
+    def raised(self, node: str, error: wire.ErrorInfo) -> wire.NodeReport:
         """Return the report of a visit that raised, with what its parts had used."""
         visit = self._scheduler.visits(node)
-        empty = wire.NodeReport(status=wire.NodeStatus.FAILED, error=error, visit=visit)
-        report = self._with_parts(node, empty)
-        self._count(report)
+        return self._close(
+            node, wire.NodeReport(status=wire.NodeStatus.FAILED, error=error, visit=visit)
+        )
+
+    def cancelled_by_hook(self, node: str, message: str) -> wire.NodeReport:
+        """Return the report of a visit that a hook cancelled."""
+        return self._close(node, wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=message))
+
+    def _close(self, node: str, last: wire.NodeReport) -> wire.NodeReport:
+        """End a visit: count what it used, and forget what only mattered while it was open."""
+        report = self._open.pop(node, OpenVisit()).whole(last)
+        self._usage += report.usage
+        self._latency_ms += report.latency_ms
         return report
 
     def merge(self, changes: wire.StateChanges) -> None:
         """Merge changes into the invocation state; the later in history wins."""
         changes.apply(self._invocation_state)
-
-    def _with_parts(self, node: str, report: wire.NodeReport) -> wire.NodeReport:
-        before = self._parts.pop(node, None)
-        return report if before is None else report.after(before)
-
-    def _count(self, report: wire.NodeReport) -> None:
-        self._usage += report.usage
-        self._latency_ms += report.latency_ms
-        self._execution_count += report.execution_count if report.error is None else 0
 
     # -- the run's end -------------------------------------------------------------------------
 
@@ -188,6 +218,7 @@ class RunState:
 
     def finished(self, finish: Finish) -> None:
         """Take note of the run's end."""
+        self._finish_open()
         self._end = finish.status
         self.reason = finish.reason
         if finish.failed_node is not None:
@@ -201,8 +232,15 @@ class RunState:
 
     def cancelled(self) -> None:
         """Take note of the run's cancellation."""
+        self._finish_open()
         self._end = wire.RunStatus.CANCELLED
         self.reason = "the workflow was cancelled"
+
+    def _finish_open(self) -> None:
+        """Count what visits have used that the run's end cuts off."""
+        for node, visit in list(self._open.items()):
+            if visit.so_far is not None:
+                self._close(node, wire.NodeReport(status=wire.NodeStatus.CANCELLED))
 
     # -- how it stands -------------------------------------------------------------------------
 
