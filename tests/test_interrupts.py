@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from strands import Agent, tool
+from strands.hooks import AfterInvocationEvent, BeforeNodeCallEvent
 from strands.multiagent.base import Status
 from strands.multiagent.graph import Graph
 from strands.types.tools import ToolContext
@@ -30,6 +31,7 @@ from .support import (
     agent_result,
     asked_by,
     build,
+    eventually,
     failed_tasks,
     gated,
     scheduled,
@@ -441,3 +443,98 @@ async def test_a_cancelled_run_lists_its_open_questions(client: Client) -> None:
         assert report.status.value == "cancelled"
         assert [info.id for info in report.cancelled_interrupts] == [ids["a"]]
         assert report.nodes["b"].status.value == "cancelled"
+
+
+@tool(context=True)
+def ask_once(tool_context: ToolContext) -> str:
+    """Ask a human."""
+    return f"human said {tool_context.interrupt('question', reason='?')}"
+
+
+@pytest.mark.parametrize("on_revisit", ["keep", "reset"])
+@pytest.mark.parametrize("first_visit", ["completed", "raised", "unanswered"])
+async def test_a_visit_that_asked_leaves_nothing_to_the_next(
+    client: Client, on_revisit: Any, first_visit: str
+) -> None:
+    """The node is visited again, by another edge, after its first visit asked a human."""
+
+    def graph() -> Graph:
+        asker = Agent(model=ToolModel("ask_once"), tools=[ask_once], callback_handler=None)
+        if first_visit == "raised":
+
+            def fail(event: AfterInvocationEvent) -> None:
+                if "fail" in str(event.agent.messages[-2]):
+                    raise RuntimeError("as the answer says")
+
+            asker.add_hook(fail)
+        return build(
+            {"asker": asker, "slow": lambda _: slowly(2, "S")},
+            [("slow", "asker")],
+            entries=["asker", "slow"],
+        )
+
+    options = NodeOptions(
+        on_revisit=on_revisit,
+        on_failure="prune",
+        retry=RetryPolicy(maximum_attempts=1),
+        interrupt_timeout=timedelta(seconds=1) if first_visit == "unanswered" else None,
+    )
+    async with serve(client, graph, nodes={"asker": options}) as durable:
+        run = await durable.start("t")
+        ids = await asked_by(run, "asker")
+        assert ids["asker"].startswith("asker#1:")
+        if first_visit != "unanswered":
+            await run.respond({ids["asker"]: "fail" if first_visit == "raised" else "yes"})
+
+        async def second() -> bool:
+            return any(info.visit == 2 for info in await run.interrupts())
+
+        await eventually(second)
+        ids = await asked_by(run, "asker")
+        await run.respond({ids["asker"]: "second"})
+        result = await run.result()
+        assert str(result.results["asker"]) == "tool said human said second\n"
+        assert (await run.status()).nodes["asker"].visits == 2
+
+
+async def test_a_hook_may_ask_one_thing_after_the_other(client: Client) -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    def check(event: BeforeNodeCallEvent) -> None:
+        seen.append((event.interrupt("first"), event.interrupt("second")))
+
+    def graph() -> Graph:
+        built = build({"a": "A"})
+        built.add_hook(check, BeforeNodeCallEvent)
+        return built
+
+    async with serve(client, graph) as durable:
+        run = await durable.start("t")
+        for response in (None, "two"):
+            ids = await asked_by(run, "a")
+            await run.respond({ids["a"]: response})
+        assert (await run.result()).status is Status.COMPLETED
+        assert seen == [(None, "two")]
+
+
+async def test_a_tool_may_ask_again_after_a_null(client: Client) -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    @tool(context=True)
+    def ask_twice(tool_context: ToolContext) -> str:
+        """Ask a human, twice."""
+        seen.append((tool_context.interrupt("first"), tool_context.interrupt("second")))
+        return "asked"
+
+    def graph() -> Graph:
+        asker = Agent(model=ToolModel("ask_twice"), tools=[ask_twice], callback_handler=None)
+        return build({"asker": asker})
+
+    async with serve(client, graph) as durable:
+        run = await durable.start("t")
+        for response in (None, "two"):
+            ids = await asked_by(run, "asker")
+            await run.respond({ids["asker"]: response})
+        result = await run.result()
+        assert seen == [(None, "two")]
+        assert result.accumulated_usage["totalTokens"] == 30  # Each part's calls, once.
