@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from . import wire
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = 1
     except RPCError as error:
         print(f"durable-strands: {_explain(error, arguments)}", file=sys.stderr)
+        status = 1
+    except WorkflowAlreadyStartedError:
+        print(f"durable-strands: A run {arguments.id!r} is going on already.", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:
         status = 130
@@ -210,16 +214,18 @@ def _json_object(text: str | None, option: str) -> dict[str, Any]:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1, not {text!r}")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0, not {text!r}")
     return number
 
 

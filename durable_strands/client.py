@@ -24,7 +24,14 @@ from temporalio.exceptions import TimeoutError as RunTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 
 from . import wire
-from .codec import INTERNAL_KEYS, error_from_wire, graph_result_from_wire, is_json, task_to_wire
+from .codec import (
+    INTERNAL_KEYS,
+    TOOL_KEYS,
+    error_from_wire,
+    graph_result_from_wire,
+    is_json,
+    task_to_wire,
+)
 from .errors import (
     GraphFailedError,
     InterruptNotPendingError,
@@ -386,9 +393,12 @@ def _checked_state(invocation_state: dict[str, Any]) -> dict[str, Any]:
         raise InvalidGraphInputError(
             f"invocation_state is a {type(invocation_state).__name__}; it must be a dict."
         )
+    internal = INTERNAL_KEYS
+    if INTERNAL_KEYS & invocation_state.keys():
+        internal |= TOOL_KEYS  # It comes from an agent: this graph is a node of another.
     state = {}
     for key, value in invocation_state.items():
-        if key in INTERNAL_KEYS:
+        if key in internal:
             continue
         if not is_json(value):
             raise InvalidGraphInputError(

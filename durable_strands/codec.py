@@ -8,6 +8,7 @@ and strands, and serves both ends: activities write, clients and edge conditions
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import sys
 import traceback
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from strands.agent import AgentResult
 from strands.interrupt import Interrupt
 from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
@@ -51,6 +52,12 @@ They never cross a node's border: they hold live objects, and `request_state` of
 stop the agents of later ones (docs/decisions.md).
 """
 
+
+TOOL_KEYS = frozenset({"messages", "model", "system_prompt", "tool_config"})
+"""What Strands' tool executor leaves in an agent's invocation state: its whole conversation.
+
+It is the node's own affair, so it stays there, whatever it overwrites.
+"""
 
 _LONGEST_MESSAGE = 2000
 _FRAMES = 4
@@ -228,7 +235,7 @@ def _agent_fields(result: Any) -> dict[str, Any]:
         fields["agent_metrics"] = _metrics_to_wire(metrics)
     output = getattr(result, "structured_output", None)
     if isinstance(output, BaseModel):
-        fields["structured_output"] = output.model_dump(mode="json")
+        fields["structured_output"] = output.model_dump(mode="json", by_alias=True, round_trip=True)
         fields["structured_output_class"] = f"{type(output).__module__}:{type(output).__qualname__}"
     return fields
 
@@ -275,13 +282,17 @@ def error_from_wire(error: wire.ErrorInfo) -> Exception:
 
 
 def structured_output_from_wire(report: wire.NodeReport) -> BaseModel | None:
-    """Return the structured output as an instance of its class, if that is imported here."""
+    """Return the structured output as an instance of its class, if that is imported here.
+
+    None, too, if the class on this side doesn't take it: it may be another version.
+    """
     module, _, name = (report.structured_output_class or "").partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if isinstance(found, type) and issubclass(found, BaseModel):
-        return found.model_validate(report.structured_output)
+        with contextlib.suppress(ValidationError):
+            return found.model_validate(report.structured_output)
     return None
 
 

@@ -6,6 +6,7 @@ it, and a run that closed long ago tells its events as well as one that goes on.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.service import RPCError, RPCStatusCode
 
 from . import wire
 from .codec import error_from_wire, graph_result_from_wire, node_result_from_wire
@@ -102,7 +104,7 @@ class HistoryReader:
         """Say whether the run waits for nothing but humans, and history is read to its end."""
         if self._open:
             return False
-        report = wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
+        report = await self._ask_status()
         if report.status is not wire.RunStatus.INTERRUPTED:
             return False
         described = await self._handle.describe()
@@ -110,6 +112,16 @@ class HistoryReader:
             return False
         self.closing = Closing(report=report)
         return True
+
+    async def _ask_status(self) -> wire.RunReport:
+        """Ask the run, however long it takes until a worker is there to answer."""
+        while True:
+            try:
+                return wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise
+                await asyncio.sleep(1)
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -140,13 +152,12 @@ class HistoryReader:
         argument = wire.NodeInput.load(await self._decode(attributes.input))
         node = argument.node
         self._open[event.event_id] = node
-        if node in self._announced:
-            del self._announced[node]
-            return
         if argument.dependencies and not argument.answers:
             sources = [dependency.source for dependency in argument.dependencies]
             yield MultiAgentHandoffEvent(sources, [node]).as_dict()
-        yield self._start(node)
+        if node not in self._announced:
+            yield self._start(node)
+        self._announced.pop(node, None)
 
     async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_completed_event_attributes
@@ -249,34 +260,74 @@ async def finished_visits(
 ) -> list[wire.JournalEntry]:
     """Return the visits that a run has completed, in order of completion.
 
-    What a visit used before it asked a human is added to its last part. A visit that failed is
-    not among them, nor one that waits.
+    What a visit used and wrote before it asked a human is added to its last part, and what the
+    hooks around it wrote. A visit that failed is not among them, nor one that waits.
     """
-    first: dict[int, tuple[str, str]] = {}
-    arguments: dict[str, str] = {}
-    parts: dict[str, wire.NodeReport] = {}
-    finished: list[wire.JournalEntry] = []
+    visits: dict[int, str] = {}
+    arguments: dict[str, dict[str, Any]] = {}
+    before: dict[str, wire.StateChanges] = {}
+    parts: dict[str, wire.NodeOutcome] = {}
+    finished: dict[str, wire.JournalEntry] = {}
     for event in events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             data = await decode(scheduled.input, converter)
-            argument = wire.NodeInput.load(data)
-            visit = wire.activity_id(argument.node, argument.visit)
-            arguments.setdefault(visit, wire.digest(data))
-            first[event.event_id] = (visit, arguments[visit])
+            visit = wire.activity_id(data["node"], data["visit"])
+            visits[event.event_id] = visit
+            arguments.setdefault(visit, data)
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             completed = event.activity_task_completed_event_attributes
-            visit, argument_digest = first[completed.scheduled_event_id]
+            visit = visits[completed.scheduled_event_id]
             outcome = wire.NodeOutcome.load(await decode(completed.result, converter))
-            report = outcome.report
             if visit in parts:
-                report = report.after(parts.pop(visit))
+                outcome = outcome.after(parts.pop(visit))
             if outcome.interrupts:
-                parts[visit] = report
-            elif report.status is wire.NodeStatus.COMPLETED:
-                whole = outcome.model_copy(update={"report": report})
-                finished.append(wire.JournalEntry(argument=argument_digest, outcome=whole))
-    return finished
+                parts[visit] = outcome
+            elif outcome.report.status is wire.NodeStatus.COMPLETED:
+                hooks = before.get(visit, wire.StateChanges())
+                hooked = [*hooks.changed, *hooks.removed]
+                finished[visit] = wire.JournalEntry(
+                    argument=wire.NodeInput.seen(arguments[visit], hooked),
+                    hooked=hooked,
+                    outcome=outcome.changing(hooks.then(outcome.state_changes)),
+                )
+        elif event.event_type in (
+            EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED,
+            EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
+        ):
+            for visit, changes in (await _came_with_answers(event, converter)).items():
+                before[visit] = before.get(visit, wire.StateChanges()).then(changes)
+        elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
+            details = event.marker_recorded_event_attributes.details
+            result = await decode(details["result"], converter) if "result" in details else {}
+            hooked_by = wire.HooksOutcome.load(result)
+            visit = wire.activity_id(hooked_by.node or "", hooked_by.visit)
+            if hooked_by.event == "before_node":
+                earlier = before.get(visit, wire.StateChanges())
+                before[visit] = earlier.then(hooked_by.state_changes)
+            elif hooked_by.event == "after_node" and visit in finished:
+                entry = finished[visit]
+                changes = entry.outcome.state_changes.then(hooked_by.state_changes)
+                finished[visit] = entry.model_copy(
+                    update={"outcome": entry.outcome.changing(changes)}
+                )
+    return list(finished.values())
+
+
+async def _came_with_answers(
+    event: HistoryEvent, converter: DataConverter
+) -> dict[str, wire.StateChanges]:
+    """Return the state that an update or a signal brought with its answers, by visit."""
+    update = event.workflow_execution_update_accepted_event_attributes.accepted_request.input
+    signal = event.workflow_execution_signaled_event_attributes
+    by_update = bool(update.name)
+    name = update.name if by_update else signal.signal_name
+    payloads = update.args if by_update else signal.input
+    values = await converter.decode(payloads.payloads) if name == wire.RESPOND else []
+    if len(values) != 2 or not all(isinstance(value, dict) for value in values):
+        return {}
+    answers, state = values
+    return {answer.partition(":")[0]: wire.StateChanges(changed=state) for answer in answers}
 
 
 def closed_error(workflow_id: str, how: str) -> RunClosedError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -58,8 +59,9 @@ RESERVED_PREFIX = "durable_strands."
 BYTES_MARK = "__bytes_encoded__"
 """Key by which Strands' session code marks base64-encoded bytes; ours travel the same way."""
 
-DEFAULT_PAYLOAD_LIMIT = 2 * 1024 * 1024
-"""Bytes of one payload that a Temporal server accepts by default (`limit.blobSize.error`)."""
+DEFAULT_PAYLOAD_LIMIT = 2 * 1024 * 1024 - 64 * 1024
+"""Bytes of JSON that one payload may have: what a Temporal server accepts by default
+(`limit.blobSize.error`, 2 MiB), less some room for a codec and for what is wrapped around."""
 
 
 class ErrorType:
@@ -605,6 +607,23 @@ class NodeInput(Wire):
     node_timeout: float | None = None
     payload_limit: int | None = None
 
+    @staticmethod
+    def seen(data: dict[str, Any], ignored: Iterable[str] = ()) -> str:
+        """Return a digest of what a node gets to see of an argument's JSON object.
+
+        How it is run (limits, timeouts) doesn't count. Two arguments with the same digest would
+        have the same prompt and the same state.
+
+        Args:
+            data: The JSON object of a `NodeInput`.
+            ignored: Keys of the invocation state that are left out.
+        """
+        fields = ("node", "visit", "task", "dependencies", "snapshot")
+        state = dict(data.get("invocation_state") or {})
+        for key in ignored:
+            state.pop(key, None)
+        return digest([*(data.get(field) for field in fields), state])
+
 
 class StateChanges(Wire):
     """What a node or a condition did to its copy of the invocation state.
@@ -615,6 +634,15 @@ class StateChanges(Wire):
 
     changed: dict[str, Any] = Field(default_factory=dict)
     removed: list[str] = Field(default_factory=list)
+
+    def then(self, later: StateChanges) -> StateChanges:
+        """Return these changes and `later` ones as one."""
+        changed = {key: value for key, value in self.changed.items() if key not in later.removed}
+        removed = [key for key in self.removed if key not in later.changed]
+        return StateChanges(
+            changed=changed | later.changed,
+            removed=list(dict.fromkeys([*removed, *later.removed])),
+        )
 
     def apply(self, state: dict[str, Any]) -> None:
         """Merge the changes into `state`."""
@@ -642,6 +670,19 @@ class NodeOutcome(Wire):
     state_changes: StateChanges = Field(default_factory=StateChanges)
     snapshot: dict[str, Any] | None = None
 
+    def changing(self, changes: StateChanges) -> NodeOutcome:
+        """Return this outcome with other changes to the invocation state."""
+        return self.model_copy(update={"state_changes": changes})
+
+    def after(self, earlier: NodeOutcome) -> NodeOutcome:
+        """Return this outcome of a visit's last part, with what an earlier part did added."""
+        return self.model_copy(
+            update={
+                "report": self.report.after(earlier.report),
+                "state_changes": earlier.state_changes.then(self.state_changes),
+            }
+        )
+
 
 class JournalRequest(Wire):
     """Argument of the journal activity.
@@ -661,11 +702,14 @@ class JournalEntry(Wire):
     """A visit that has completed.
 
     Attributes:
-        argument: `digest` of the argument of its activity.
-        outcome: Its outcome; usage and time are those of all its parts.
+        argument: `NodeInput.seen` of the argument of its activity.
+        hooked: Keys of the invocation state that hooks before it wrote, left out of that.
+        outcome: Its outcome; usage, time and changes of state are those of all its parts and of
+            the hooks around it.
     """
 
     argument: str
+    hooked: list[str] = Field(default_factory=list)
     outcome: NodeOutcome
 
 

@@ -162,7 +162,7 @@ async def main() -> None:
         dev_server_existing_path=temporal_binary(), dev_server_log_level="error"
     ) as env:
         graphs = registry()
-        async with worker_for(env.client, graphs, max_cached_workflows=100) as queue:
+        async with worker_for(env.client, graphs) as queue:
             for graph in graphs.names:
                 if not (HISTORIES / f"{graph}.json").exists():
                     for name, history in (await record(env.client, queue, graph)).items():

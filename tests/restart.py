@@ -80,9 +80,13 @@ class Stage:
         with self._log.open("a") as log:
             log.write(line + "\n")
 
+    def holds(self, visit: str) -> bool:
+        """Say whether the test holds this visit, or whatever else nodes and test agree upon."""
+        return self._hold(visit).exists()
+
     async def stand(self, visit: str) -> None:
         """Stand still as long as the test holds this visit."""
-        while self._hold(visit).exists():  # noqa: ASYNC110 - the test may be another process
+        while self.holds(visit):  # noqa: ASYNC110 - the test may be another process
             await asyncio.sleep(_PAUSE)
 
     # -- the test's side -----------------------------------------------------------------------
@@ -239,7 +243,7 @@ class Server:
         """
         self.client = client
         self.queue = queue
-        self._directory = directory
+        self.directory = directory
         self._target = target
         self._process: asyncio.subprocess.Process | None = None
         self._started = 0
@@ -255,7 +259,7 @@ class Server:
 
     def stage(self, *hold: str) -> Stage:
         """Return a new stage, on which some visits stand still."""
-        directory = self._directory / uuid.uuid4().hex
+        directory = self.directory / uuid.uuid4().hex
         directory.mkdir()
         stage = Stage(directory)
         stage.hold(*hold)
@@ -363,17 +367,13 @@ class Server:
 
     @property
     def _output(self) -> Path:
-        return self._directory / f"worker-{self._started}"
+        return self.directory / f"worker-{self._started}"
 
 
 @asynccontextmanager
 async def steady_server(
     client: Client, registry: GraphRegistry, directory: Path
 ) -> AsyncIterator[Server]:
-    """Serve a registry in this process; `crash` does nothing.
-
-    Runs are cached: without, a worker that gets a second run evicts the first in the middle of
-    a local activity, and the server takes ten seconds to give the task out again.
-    """
-    async with worker_for(client, registry, max_cached_workflows=100) as queue:
+    """Serve a registry in this process; `crash` does nothing."""
+    async with worker_for(client, registry) as queue:
         yield Server(client, queue, directory)

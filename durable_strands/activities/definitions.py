@@ -72,6 +72,6 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
 def _node_activity(graph: str, node: str, pool: ExecutorPool) -> Activity:
     @activity.defn(name=wire.activity_type(graph, node))
     async def visit(data: dict[str, Any]) -> dict[str, Any]:
-        return await run_visit(pool, data)
+        return await run_visit(node, pool, data)
 
     return visit

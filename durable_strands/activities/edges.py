@@ -17,7 +17,7 @@ from strands.multiagent.graph import GraphEdge, GraphState
 from .. import wire
 from ..codec import error_to_wire
 from ..errors import PayloadTooLargeError
-from .failures import check_size
+from .failures import check_size, is_being_cancelled
 from .registry import RegisteredGraph
 from .views import graph_state, state_changes
 
@@ -50,7 +50,7 @@ async def evaluate_edges(
                 edge = graph.edge(source, target, ordinal)
                 verdict = await _verdict(edge, state, invocation_state)
             except (Exception, asyncio.CancelledError) as error:
-                if _is_being_cancelled(error):
+                if is_being_cancelled(error):
                     raise
                 named = wire.EdgePlan(source=source, target=target, ordinal=ordinal)
                 return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
@@ -67,13 +67,6 @@ async def evaluate_edges(
         named = wire.EdgePlan(source=asked[0], target=asked[1], ordinal=asked[2])
         return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
     return outcome
-
-
-def _is_being_cancelled(error: BaseException) -> bool:
-    """Tell the cancellation of this activity from one that a condition caused by itself."""
-    task = asyncio.current_task()
-    cancelled = isinstance(error, asyncio.CancelledError)
-    return cancelled and task is not None and task.cancelling() > 0
 
 
 async def _verdict(edge: GraphEdge, state: GraphState, invocation_state: dict[str, Any]) -> bool:

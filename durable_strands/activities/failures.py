@@ -6,6 +6,7 @@ node pays for its model calls again. docs/failures.md has the table.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
@@ -108,8 +109,8 @@ def retry_delay(error: BaseException) -> timedelta | None:
     for said in (error, error.__cause__):
         headers = getattr(getattr(said, "response", None), "headers", None) or {}
         seconds: Any = getattr(said, "retry_after", None) or headers.get("retry-after")
-        with contextlib.suppress(TypeError, ValueError):
-            return timedelta(seconds=float(seconds))
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return max(timedelta(0), timedelta(seconds=float(seconds)))
     return THROTTLE_DELAY
 
 
@@ -132,6 +133,13 @@ def to_application_error(error: Exception) -> ApplicationError:
         non_retryable=not is_retryable(error),
         next_retry_delay=retry_delay(error),
     )
+
+
+def is_being_cancelled(error: BaseException) -> bool:
+    """Tell the cancellation of this activity from one that a user's code caused by itself."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError)
+    return cancelled and task is not None and task.cancelling() > 0
 
 
 def check_size(what: str, data: object, limit: int | None) -> None:

@@ -7,6 +7,7 @@ as far as it is known.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
@@ -22,7 +23,7 @@ from strands.multiagent.graph import Graph
 
 from .. import wire
 from ..codec import error_to_wire
-from .failures import check_size
+from .failures import check_size, is_being_cancelled
 from .interrupts import answered, asked
 from .views import graph_state, state_changes
 
@@ -78,7 +79,9 @@ async def run_hooks(
             }
         )
         check_size(f"what a hook of {request.event} asks and writes", outcome.dump(), payload_limit)
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        if is_being_cancelled(error):
+            raise
         failed = wire.HooksOutcome(event=request.event, node=request.node, visit=request.visit)
         return failed.model_copy(update={"error": error_to_wire(error)}).dump()
     return outcome.dump()

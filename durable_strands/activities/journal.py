@@ -8,7 +8,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from .. import wire
 from ..history import finished_visits, started_with
@@ -45,6 +45,8 @@ async def _finished(client: Client, retry_of: wire.RetryOf) -> list[wire.Journal
     try:
         history = await handle.fetch_history()
     except RPCError as error:
+        if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+            raise  # It may go the next time.
         raise ApplicationError(
             f"The run to retry, {retry_of.workflow_id!r}, can't be read: {error.message}",
             type=wire.ErrorType.INVALID_INPUT,
@@ -53,5 +55,5 @@ async def _finished(client: Client, retry_of: wire.RetryOf) -> list[wire.Journal
     request = await started_with(history.events[0], client.data_converter)
     found = await _finished(client, request.retry_of) if request.retry_of else []
     found += await finished_visits(history.events, client.data_converter)
-    latest = {entry.argument: entry for entry in found}
+    latest = {(entry.outcome.node, entry.outcome.visit): entry for entry in found}
     return [entry for entry in latest.values() if entry.outcome.node != retry_of.from_node]

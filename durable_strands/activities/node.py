@@ -23,7 +23,7 @@ from temporalio import activity
 
 from .. import wire
 from ..codec import node_result_to_wire, task_from_wire
-from ..errors import NodeTimeoutError
+from ..errors import NodeTimeoutError, TopologyMismatchError
 from .context import CurrentNode, current
 from .failures import check_size, to_application_error
 from .heartbeat import heartbeats
@@ -34,10 +34,11 @@ from .views import state_changes
 logger = logging.getLogger(__name__)
 
 
-async def run_visit(pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
+async def run_visit(node: str, pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
     """Run a visit: the body of a node's activity.
 
     Args:
+        node: The node that the activity is of.
         pool: Executors of the node's graph.
         data: A `wire.NodeInput` as a JSON object.
 
@@ -48,6 +49,11 @@ async def run_visit(pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
         ApplicationError: The node raised; its details hold a `wire.ErrorInfo`.
     """
     visit = wire.NodeInput.load(data)
+    if visit.node != node:
+        mismatch = TopologyMismatchError(
+            f"Node {node!r} was asked to run a visit of {visit.node!r}."
+        )
+        raise to_application_error(mismatch)
     info = activity.info()
     current.set(
         CurrentNode(

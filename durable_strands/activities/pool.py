@@ -12,11 +12,13 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 from strands import Agent
 from strands.multiagent.graph import Graph
 from strands.telemetry.metrics import EventLoopMetrics
+from strands.tools.mcp import MCPAgentTool
 from strands.types._snapshot import Snapshot
 
 from ..errors import TopologyMismatchError
@@ -99,21 +101,43 @@ class ExecutorPool:
 def _initial_state(executor: object) -> Snapshot | None:
     """Return what an executor must be reset to, or None if it can't be reset for certain.
 
-    Strands' snapshot covers all that an `Agent` itself keeps. It can't cover what a subclass,
-    a hook, a plugin or a session manager of the user's keeps, so an agent with one of these is
-    used once.
+    Strands' snapshot covers all that an `Agent` itself keeps. It can't cover what a subclass, a
+    hook, a plugin, a session manager, or a tool that is more than a function of a module keeps,
+    so an agent with one of these is used once.
     """
     if type(executor) is not Agent or executor._session_manager is not None:
         return None
-    for callbacks in executor.hooks._registered_callbacks.values():
-        for entry in callbacks:
-            if not _is_strands_own(entry.callback):
-                return None
+    callbacks = executor.hooks._registered_callbacks.values()
+    if not all(_is_resettable_hook(entry.callback) for entries in callbacks for entry in entries):
+        return None
+    if not all(_is_stateless_tool(tool) for tool in executor.tool_registry.registry.values()):
+        return None
     snapshot = executor.take_snapshot(preset="session", include=["system_prompt"])
     return Snapshot.from_dict(copy.deepcopy(snapshot.to_dict()))
 
 
-def _is_strands_own(callback: Any) -> bool:
+_RESETTABLE = (
+    "strands.agent._agent_delegation",
+    "strands.agent.conversation_manager.",
+    "strands.event_loop._retry",
+    "strands.models.model",
+)
+"""Modules of what every agent of Strands' hooks in: a snapshot has its state, or it has none."""
+
+
+def _is_resettable_hook(callback: Any) -> bool:
     owner = getattr(callback, "__self__", None)
     module = type(owner).__module__ if owner is not None else getattr(callback, "__module__", "")
-    return str(module).split(".")[0] == "strands"
+    return str(module).startswith(_RESETTABLE)
+
+
+def _is_stateless_tool(tool: Any) -> bool:
+    """Say whether a tool keeps nothing of its own: a plain function of a module, or MCP's."""
+    if isinstance(tool, MCPAgentTool):
+        return True
+    function = getattr(tool, "_tool_func", None)
+    return (
+        isinstance(function, FunctionType)
+        and function.__closure__ is None
+        and "<locals>" not in function.__qualname__
+    )

@@ -410,6 +410,8 @@ def _node_plan(node: str, graph: Graph, options: GraphOptions) -> wire.NodePlan:
     assert chosen.on_failure is not None
     assert chosen.on_revisit is not None
     timeout = chosen.timeout.total_seconds()
+    if graph.node_timeout is not None and chosen.timeout == _DEFAULTS.timeout:
+        timeout = max(timeout, graph.node_timeout + 60)  # Strands' limit is to bite first.
     multiagent = isinstance(graph.nodes[node].executor, MultiAgentBase)
     return wire.NodePlan(
         id=node,

@@ -15,6 +15,7 @@ from strands.types.event_loop import Metrics
 from .. import wire
 from ..codec import (
     INTERNAL_KEYS,
+    TOOL_KEYS,
     is_json,
     node_result_from_wire,
     remote_nodes,
@@ -23,12 +24,6 @@ from ..codec import (
 )
 
 logger = logging.getLogger(__name__)
-
-_TOOL_KEYS = frozenset({"messages", "model", "system_prompt", "tool_config"})
-"""What Strands' tool executor leaves in an agent's invocation state: its whole conversation.
-
-It is the node's own affair, so it stays there, whatever it overwrites.
-"""
 
 
 def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
@@ -62,7 +57,7 @@ def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wi
     """
     changed: dict[str, Any] = {}
     for key, value in after.items():
-        if key in INTERNAL_KEYS or key in _TOOL_KEYS:
+        if key in INTERNAL_KEYS or key in TOOL_KEYS:
             continue
         if not isinstance(key, str) or not is_json(value):
             logger.warning(

@@ -89,7 +89,7 @@ class StrandsGraph:
         try:
             request = _read_input(args)
             plan = await _record_plan(request.graph)
-            journal = await _read_journal(request.retry_of)
+            journal = await _read_journal(plan, request.retry_of)
         except ApplicationError as refusal:
             self._refusal = refusal.message
             raise
@@ -333,9 +333,9 @@ class _Run:
 
         A visit that an earlier run has finished needs none, nor its hooks.
         """
-        if self._journal and self._journal.has(self.state.node_input(command)):
-            return
         node, visit = command.node, command.visit
+        if self._journal.has(node, visit, lambda: self.state.node_input(command)):
+            return
 
         def over(task: asyncio.Task[Over]) -> None:
             if not task.cancelled():
@@ -471,17 +471,26 @@ async def _record_plan(graph: str) -> wire.GraphPlan:
     return wire.GraphPlan.load(data)
 
 
-async def _read_journal(retry_of: wire.RetryOf | None) -> Journal:
+async def _read_journal(plan: wire.GraphPlan, retry_of: wire.RetryOf | None) -> Journal:
     """Read what an earlier run has done, page by page, each a marker in history."""
+    if retry_of is None:
+        return Journal()
+    if retry_of.from_node is not None and retry_of.from_node not in [n.id for n in plan.nodes]:
+        raise ApplicationError(
+            f"Graph {plan.graph!r} has no node {retry_of.from_node!r} to run again.",
+            type=wire.ErrorType.INVALID_INPUT,
+            non_retryable=True,
+        )
     entries: list[wire.JournalEntry] = []
-    more = retry_of is not None
-    while more and retry_of is not None:
+    more = True
+    while more:
         request = wire.JournalRequest(retry_of=retry_of, after=len(entries))
         summary = f"journal of {retry_of.workflow_id}"
-        data = await _local(wire.JOURNAL_ACTIVITY, request.dump(), summary)
-        page = wire.JournalPage.load(data)
+        page = wire.JournalPage.load(await _local(wire.JOURNAL_ACTIVITY, request.dump(), summary))
         entries += page.entries
         more = page.more
+        if more:  # A page may be half of what one workflow task can bring home.
+            await workflow.sleep(0.001, summary="next workflow task: this one is full")
     return Journal(entries)
 
 

@@ -217,8 +217,8 @@ class Scheduler(Generic[R]):
 
     @property
     def is_running(self) -> bool:
-        """Whether anything is in flight."""
-        return bool(self._in_flight)
+        """Whether anything is under way: in flight, or a question of the machine's own."""
+        return bool(self._in_flight) or self._answer_to is not None
 
     @property
     def paused(self) -> list[str]:
@@ -504,6 +504,7 @@ class Dataflow(Generic[R]):
             verdict = self._verdict[edge] = verdicts.get(edge, True)
             if not verdict:
                 self._unmark(edge)
+                self._swallow.pop(edge, None)  # The branch has come to its end.
                 self._recent[edge] = True
             elif edge in self._swallow:
                 del self._swallow[edge]
@@ -520,6 +521,7 @@ class Dataflow(Generic[R]):
         for edge in shape.outgoing[node]:
             self._verdict[edge] = None
             self._unmark(edge)
+            self._swallow.pop(edge, None)
         self._settle(node, [shape.target[edge] for edge in shape.outgoing[node]])
 
     def _mark(self, edge: int) -> None:

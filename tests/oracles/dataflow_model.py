@@ -417,6 +417,7 @@ class _Run:
                 # "A failed/raised visit of the source makes its outgoing edges not recent."
                 edge.recent = False
                 edge.verdict = None
+                edge.swallow = False
         self.fire_what_is_ready()
         # "A node is dispatched the moment its join is satisfied; it does not wait for siblings."
         self.dispatch()
@@ -449,11 +450,10 @@ class _Run:
         second_verdicts = [self.ask(edge) for edge in asked_again]
         for edge, verdict in zip(outgoing, own_verdicts, strict=True):
             # "A true edge (or one without a condition) is *marked*; a false one is unmarked."
-            # "[branches still to come] are each swallowed once, when they arrive": a no isn't
-            # an arrival and leaves the edge to be swallowed.
+            # "[branches still to come] are each swallowed once, when they arrive": with a no
+            # the branch has come to its end, and there is nothing left to swallow.
             swallowed = verdict and edge.swallow
-            if swallowed:
-                edge.swallow = False
+            edge.swallow = False
             edge.marked = verdict and not swallowed
             # "recent from the completion of a visit of its source (whatever the verdict)"; "A
             # swallowed arrival leaves the edge not recent."
