@@ -20,14 +20,17 @@ async def heartbeats() -> AsyncIterator[None]:
     if timeout is None:
         yield
         return
-    task = asyncio.create_task(_beat(timeout.total_seconds() / 3))
+    every = timeout.total_seconds() / 3
+    later = asyncio.get_running_loop().call_later  # Cheaper than a task for each visit.
+    timer: asyncio.TimerHandle
+
+    def beat() -> None:
+        nonlocal timer
+        activity.heartbeat()
+        timer = later(every, beat)
+
+    timer = later(every, beat)
     try:
         yield
     finally:
-        task.cancel()
-
-
-async def _beat(seconds: float) -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(seconds)
+        timer.cancel()

@@ -18,7 +18,6 @@ from typing import Any
 from strands import Agent
 from strands.multiagent.graph import Graph
 from strands.telemetry.metrics import EventLoopMetrics
-from strands.tools.mcp import MCPAgentTool
 from strands.types._snapshot import Snapshot
 
 from ..errors import TopologyMismatchError
@@ -133,7 +132,7 @@ def _is_resettable_hook(callback: Any) -> bool:
 
 def _is_stateless_tool(tool: Any) -> bool:
     """Say whether a tool keeps nothing of its own: a plain function of a module, or MCP's."""
-    if isinstance(tool, MCPAgentTool):
+    if type(tool).__module__.startswith("strands.tools.mcp."):
         return True
     function = getattr(tool, "_tool_func", None)
     return (

@@ -243,8 +243,9 @@ class _Run:
                 self._clock.start()
             else:
                 self._clock.stop()
-            workflow.set_current_details(self.state.markdown())
-            await workflow.wait_condition(lambda: bool(self._inbox))
+            if not self._inbox:
+                workflow.set_current_details(self.state.markdown())
+                await workflow.wait_condition(lambda: bool(self._inbox))
             commands.extend(await self._inbox.popleft()())
 
     # -- events --------------------------------------------------------------------------------

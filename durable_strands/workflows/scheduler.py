@@ -415,7 +415,8 @@ class Dataflow(Generic[R]):
 
     Per edge it keeps the last verdict, whether the edge is marked, and whether it is *recent*:
     its source completed since its target last fired. Per node, how many edges into it are
-    marked. `_alive` and `_undecided` are bitsets.
+    marked (a node with any is undecided, unless it is busy) and whether it is alive; `_alive` is
+    the same as a bitset, to be intersected with who can take an edge.
     """
 
     exact_limit: ClassVar[bool] = True
@@ -429,8 +430,8 @@ class Dataflow(Generic[R]):
         self._marked = bytearray(edges)
         self._recent = bytearray(edges)
         self._marks = [0] * nodes
+        self._lives = bytearray(nodes)
         self._alive = 0
-        self._undecided = 0
         # A waiting join: the position of the unmarked edge that holds it back, the node alive
         # that could take that edge, and the other way round, whom a node alive holds back.
         self._cursor = [0] * nodes
@@ -447,7 +448,7 @@ class Dataflow(Generic[R]):
     def start(self, entry_points: Sequence[int]) -> None:
         """Fire the entry points, which consume nothing."""
         for node in entry_points:
-            self._alive |= 1 << node
+            self._enliven(node)
             self._machine.fire(node, ())
 
     def ended(self, node: int, completed: bool) -> None:
@@ -467,7 +468,7 @@ class Dataflow(Generic[R]):
 
     def idle(self) -> None:
         """Do nothing: whatever can fire has fired."""
-        assert not self._undecided, "a knot is untied as soon as it is tied"
+        assert not any(self._marks), "a knot is untied as soon as it is tied"
 
     def expired(self) -> None:
         """End the run at once."""
@@ -530,8 +531,7 @@ class Dataflow(Generic[R]):
             self._marked[edge] = True
             target = self._shape.target[edge]
             self._marks[target] += 1
-            self._undecided |= 1 << target
-            self._alive |= 1 << target
+            self._enliven(target)
 
     def _unmark(self, edge: int) -> None:
         self._recent[edge] = False
@@ -540,8 +540,11 @@ class Dataflow(Generic[R]):
             target = self._shape.target[edge]
             self._marks[target] -= 1
             self._wait_afresh(target)
-            if not self._marks[target]:
-                self._undecided &= ~(1 << target)
+
+    def _enliven(self, node: int) -> None:
+        if not self._lives[node]:
+            self._lives[node] = True
+            self._alive |= 1 << node
 
     # -- joins ---------------------------------------------------------------------------------
 
@@ -554,11 +557,11 @@ class Dataflow(Generic[R]):
         """
         candidates: dict[int, None] = {}
         for ending in dict.fromkeys([node, *touched]):
-            bit = 1 << ending
-            if self._undecided & bit:
+            if self._marks[ending]:
                 candidates[ending] = None
-            elif self._alive & bit and not self._machine.busy(ending):
-                self._alive &= ~bit
+            elif self._lives[ending] and not self._machine.busy(ending):
+                self._lives[ending] = False
+                self._alive ^= 1 << ending
                 for waiting in self._held_by.pop(ending, ()):
                     if self._witness[waiting] == ending:
                         candidates[waiting] = None
@@ -567,7 +570,7 @@ class Dataflow(Generic[R]):
                         del self._swallow[edge]
                         self._expect(edge)
         for candidate in sorted(candidates):
-            if self._undecided >> candidate & 1 and not self._machine.busy(candidate):
+            if self._marks[candidate] and not self._machine.busy(candidate):
                 if self._joined(candidate):
                     self._fire(candidate)
                 elif self._shape.joins_cycle[candidate]:
@@ -657,7 +660,6 @@ class Dataflow(Generic[R]):
                 self._expect(edge)
             self._marked[edge] = self._recent[edge] = False
         self._marks[node] = 0
-        self._undecided &= ~(1 << node)
         self._wait_afresh(node)
 
     def _inputs(self, node: int) -> list[int]:
