@@ -33,6 +33,7 @@ _REPORT = {
 @activity.defn(name="floor.node")
 async def answer(data: dict[str, Any]) -> Result:
     """Stand in for the work of a node."""
+    await asyncio.sleep(0)  # As whatever waits for a model would: the event loop has a turn.
     return {"node": data["node"], "text": ANSWER, "report": _REPORT}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ class Stub:
     async def invoke_async(self, prompt: Any = None, **kwargs: Any) -> AgentResult:
         """Answer."""
         del prompt, kwargs
+        await asyncio.sleep(0)  # As the floor's activity.
         return AgentResult(
             stop_reason="end_turn",
             message={"role": "assistant", "content": [{"text": ANSWER}]},
