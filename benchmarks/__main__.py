@@ -26,7 +26,6 @@ ROUNDS = {
     Shape("fan_out", 500): 9,
     Shape("layered", 1_000): 9,
     Shape("chain", 100, conditional=True): 5,
-    Shape("chain", 100, conditional=True, floor_records=True): 5,
 }
 QUICK_ROUNDS = {
     Shape("chain", 100): 3,

@@ -37,12 +37,6 @@ async def answer(data: dict[str, Any]) -> Result:
     return {"node": data["node"], "text": ANSWER, "report": _REPORT}
 
 
-@activity.defn(name="floor.condition")
-async def condition(data: Result) -> Result:
-    """Stand in for a condition whose verdict goes into history."""
-    return {"verdict": bool(data["text"])}
-
-
 def _start(number: int, sources: list[Result]) -> workflow.ActivityHandle[Result]:
     node = name(number)
     return workflow.start_activity(
@@ -61,27 +55,16 @@ def _start(number: int, sources: list[Result]) -> workflow.ActivityHandle[Result
     )
 
 
-async def _evaluate(result: Result) -> None:
-    await workflow.execute_local_activity(
-        condition,
-        result,
-        start_to_close_timeout=timedelta(minutes=1),
-        summary=f"condition after {result['node']}",
-    )
-
-
 @workflow.defn
 class FloorChain:
     """One after the other."""
 
     @workflow.run
-    async def run(self, size: int, record: bool) -> dict[str, Result]:
-        """Run `size` nodes, and perhaps a local activity for the condition between two."""
+    async def run(self, size: int) -> dict[str, Result]:
+        """Run `size` nodes."""
         results: list[Result] = []
         for number in range(size):
-            # Without recording, a condition would be an `if` here: no activity and no event.
-            if record and results:
-                await _evaluate(results[-1])
+            # A condition on an edge would be an `if` here: no activity and no event.
             results.append(await _start(number, results[-1:]))
         return {result["node"]: result for result in results}
 

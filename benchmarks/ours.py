@@ -58,6 +58,6 @@ def build(shape: Shape) -> Graph:
 def registry_of(shapes: Iterable[Shape]) -> GraphRegistry:
     """Register shapes."""
     registry = GraphRegistry()
-    for name, shape in {shape.graph: shape for shape in shapes}.items():
-        registry.add(name, partial(build, shape))
+    for shape in shapes:
+        registry.add(shape.graph, partial(build, shape))
     return registry

@@ -43,13 +43,11 @@ class Shape:
         kind: Which of the floor's workflows it is.
         size: Nodes of a chain or of a layered shape; branches of a fan-out.
         conditional: Whether each edge has a condition (that says yes).
-        floor_records: Whether the floor, too, has its conditions evaluated by local activities.
     """
 
     kind: Kind
     size: int
     conditional: bool = False
-    floor_records: bool = False
 
     @property
     def title(self) -> str:
@@ -59,9 +57,7 @@ class Shape:
             "fan_out": f"fan-out of {self.size:,}, join",
             "layered": f"{LAYERS} layers of {self.size // LAYERS:,}",
         }[self.kind]
-        if self.conditional:
-            text += ", a condition on every edge"
-        return text + (", recorded by both" if self.floor_records else "")
+        return text + (", a condition on every edge" if self.conditional else "")
 
     @property
     def graph(self) -> str:
@@ -93,10 +89,6 @@ class Shape:
         return [(name(source), name(target)) for source, target in sorted(pairs)]
 
     @property
-    def more_events(self) -> int:
-        """How many events our side must have on top of the floor's.
-
-        One for the plan, and one for each node with conditional edges going out.
-        """
-        recorded_by_us_alone = self.conditional and not self.floor_records
-        return 1 + len({source for source, _ in self.edges if recorded_by_us_alone})
+    def conditional_nodes(self) -> int:
+        """How many nodes have edges with conditions going out."""
+        return len({source for source, _ in self.edges}) if self.conditional else 0

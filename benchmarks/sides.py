@@ -42,7 +42,7 @@ class Floor:
             client,
             task_queue=self.name,
             workflows=list(floor.WORKFLOWS.values()),
-            activities=[floor.answer, floor.condition],
+            activities=[floor.answer],
             workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
         )
 
@@ -50,7 +50,7 @@ class Floor:
         """Run a shape."""
         handle = await client.start_workflow(
             floor.WORKFLOWS[shape.kind].run,
-            args=[shape.size, shape.floor_records] if shape.kind == "chain" else [shape.size],
+            shape.size,
             id=f"floor-{uuid.uuid4()}",
             task_queue=self.name,
             memo={"graph": shape.graph},
