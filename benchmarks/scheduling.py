@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 from durable_strands.wire import EdgePlan, GraphPlan, NodePlan
-from durable_strands.workflows.scheduler import Dispatch, Ending, Scheduler
+from durable_strands.workflows.commands import Dispatch, Ending
+from durable_strands.workflows.scheduler import Scheduler
 from durable_strands.workflows.topology import Topology
 
 from .shapes import Kind, Shape

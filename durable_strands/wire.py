@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -40,6 +40,9 @@ HOOKS_ACTIVITY = "durable_strands.hooks"
 
 JOURNAL_ACTIVITY = "durable_strands.journal"
 """Local activity that reads what an earlier run has done, a page at a time."""
+
+PREPARE_ACTIVITY = "durable_strands.prepare"
+"""Local activity that asks a node's own functions for its input or its items."""
 
 STATUS_QUERY = "status"
 """Query that answers with a `RunReport`."""
@@ -92,6 +95,11 @@ def interrupt_id(path: str, visit: int, strands_id: str) -> str:
     Strands' ids alone collide between nodes that ask the same and between visits.
     """
     return f"{path}#{visit}:{strands_id}"
+
+
+def join(within: str, node: str) -> str:
+    """Return the path of a node: its id, after the path of the orchestrator that it is in."""
+    return f"{within}/{node}" if within else node
 
 
 def digest(data: Any) -> str:
@@ -187,7 +195,12 @@ class NodePlan(Wire):
     Attributes:
         id: The node's id in its graph.
         kind: `"agent"` for anything that answers like an agent, `"multiagent"` for an
-            orchestrator that runs whole inside its activity.
+            orchestrator.
+        plan: What a nested graph or swarm is made of; it runs in the same workflow. None for an
+            orchestrator of another kind, which runs whole inside its activity.
+        maps: Whether it has one visit for each item of a list, which its `map` makes.
+        builds_input: Whether it has an input builder of its own.
+        description: What a swarm tells its other agents about this one.
         join: How the node's incoming edges come together.
         on_failure: What a failure of this node does to the run.
         on_revisit: Whether an agent starts each visit afresh or keeps its conversation.
@@ -203,6 +216,10 @@ class NodePlan(Wire):
 
     id: str
     kind: Literal["agent", "multiagent"] = "agent"
+    plan: GraphPlan | None = None
+    maps: bool = False
+    builds_input: bool = False
+    description: str | None = None
     join: Join = "all"
     on_failure: OnFailure = "fail_fast"
     on_revisit: OnRevisit = "keep"
@@ -224,12 +241,14 @@ class EdgePlan(Wire):
         target: Id of the node it enters.
         ordinal: Position among the edges between the same two nodes, from 0.
         condition: Readable name of its condition; None for an edge without one.
+        on_error: Whether it is taken when its source fails, and only then.
     """
 
     source: str
     target: str
     ordinal: int = 0
     condition: str | None = None
+    on_error: bool = False
 
     def __str__(self) -> str:
         """Return the edge as it is named in errors: `source -> target`."""
@@ -237,11 +256,30 @@ class EdgePlan(Wire):
         return f"{self.source} -> {self.target}{suffix}"
 
 
-class GraphPlan(Wire):
-    """The topology of a graph as one run sees it, from its start to its end.
+class SwarmRules(Wire):
+    """When a swarm has had enough, under Strands' own names.
 
     Attributes:
-        graph: The registered name.
+        max_handoffs: Most turns; Strands counts each as a handoff.
+        max_iterations: Most turns.
+        repetition_window: How many of the last turns are looked at for agents that pass the
+            work back and forth; 0 for none.
+        repetition_minimum: How many different agents there must be among these.
+    """
+
+    max_handoffs: int
+    max_iterations: int
+    repetition_window: int = 0
+    repetition_minimum: int = 0
+
+
+class GraphPlan(Wire):
+    """The topology of a graph or a swarm as one run sees it, from its start to its end.
+
+    Attributes:
+        graph: The registered name; a nested graph has that of the outermost.
+        swarm: The rules of a swarm; its nodes have no edges, and its one entry point the first
+            turn. None for a graph.
         version: Version of the wire format it is written in; absent means 1.
         nodes: In declaration order, which is the order of everything that follows from it.
         edges: By (source, target, ordinal) in that order.
@@ -254,6 +292,7 @@ class GraphPlan(Wire):
 
     version: int = 1
     graph: str
+    swarm: SwarmRules | None = None
     nodes: list[NodePlan]
     edges: list[EdgePlan] = Field(default_factory=list)
     entry_points: list[str]
@@ -264,6 +303,14 @@ class GraphPlan(Wire):
     hooks: list[HookEvent] = Field(default_factory=list)
     payload_limit: int | None = DEFAULT_PAYLOAD_LIMIT
     fingerprint: str = ""
+
+    def paths(self, within: str = "") -> Iterator[tuple[str, NodePlan]]:
+        """Yield every node with its path, those of nested plans after the node they are in."""
+        for node in self.nodes:
+            path = join(within, node.id)
+            yield path, node
+            if node.plan is not None:
+                yield from node.plan.paths(path)
 
     def with_fingerprint(self) -> GraphPlan:
         """Return this plan with its fingerprint: 16 hex digits of a SHA-256 over its JSON."""
@@ -409,6 +456,26 @@ class AgentText(Wire):
     agent_name: str | None = None
 
 
+class Structure(Wire):
+    """What Strands' result of a graph or swarm says beyond its nodes' results.
+
+    Attributes:
+        nodes: Ids of its nodes, in declaration order.
+        execution_order: Ids in order of completion; of a swarm, its `node_history`.
+        edges: `(source, target)` of each edge.
+        entry_points: Ids of its entry points.
+        completed_nodes: How many nodes have completed.
+        failed_nodes: How many nodes ever failed.
+    """
+
+    nodes: list[str] = Field(default_factory=list)
+    execution_order: list[str] = Field(default_factory=list)
+    edges: list[tuple[str, str]] = Field(default_factory=list)
+    entry_points: list[str] = Field(default_factory=list)
+    completed_nodes: int = 0
+    failed_nodes: int = 0
+
+
 class NodeReport(Ordered):
     """What one visit of a node gave: Strands' `NodeResult` on the wire.
 
@@ -424,6 +491,7 @@ class NodeReport(Ordered):
         agent_metrics: Strands' `EventLoopMetrics` of this visit, without traces.
         results: The nodes of a multi-agent result; None for an agent.
         result_type: `"GraphResult"`, `"SwarmResult"` or `"MultiAgentResult"` if `results` is set.
+        structure: The rest of a `GraphResult` or a `SwarmResult`.
         error: The exception of a node that raised; then all the rest is empty.
         usage: Tokens of this visit alone.
         latency_ms: Model latency of this visit alone.
@@ -443,6 +511,7 @@ class NodeReport(Ordered):
     agent_metrics: dict[str, Any] | None = None
     results: dict[str, NodeReport] | None = None
     result_type: str | None = None
+    structure: Structure | None = None
     error: ErrorInfo | None = None
     usage: Usage = Field(default_factory=Usage)
     latency_ms: int = 0
@@ -471,12 +540,25 @@ class NodeReport(Ordered):
             return [AgentText(text=self.text, agent_name=self.agent_name)]
         return [text for result in self.results.values() for text in result.agent_texts()]
 
+    def said(self) -> list[AgentText]:
+        """Return what a downstream node reads: the agents' texts, or of a failure the error."""
+        if self.error is None:
+            return self.agent_texts()
+        return [AgentText(text=f"{self.error.type}: {self.error.message}", agent_name="Error")]
+
 
 class NodeState(Wire):
-    """A node in a run report: where it stands and how often it was visited."""
+    """A node in a run report.
+
+    Attributes:
+        status: Where it stands.
+        visits: How often it was visited.
+        depth: In how many nested graphs and swarms it lies.
+    """
 
     status: NodeStatus
     visits: int
+    depth: int = 0
 
 
 class RunReport(Ordered):
@@ -484,13 +566,16 @@ class RunReport(Ordered):
 
     Attributes:
         graph: The registered name.
+        result_type: `"GraphResult"`, or `"SwarmResult"` for a swarm.
         status: Where the run stands.
         reason: Why it failed or was cancelled; None otherwise.
-        failed_node: Id of the node whose exception ended the run, if one did.
+        failed_node: Path of the node whose exception ended the run, if one did.
         error: The exception that ended the run, if one did: a node's or a condition's. A limit,
             or a node that returned a failed result, is no exception, as in Strands.
-        execution_order: Ids in order of completion; a node that raised is not among them.
-        nodes: Every node of the plan, in declaration order.
+        execution_order: Ids in order of completion; a node that raised is not among them. Those
+            inside a nested graph are in its result.
+        nodes: Every node of the plan by path, in declaration order, those of a nested graph
+            after the node that it is.
         interrupts: Questions that wait for an answer, in the order in which they were asked.
         cancelled_interrupts: Questions that were open when the run, or their node, ended.
         completed_nodes: How many nodes have completed.
@@ -510,6 +595,7 @@ class RunReport(Ordered):
     """
 
     graph: str
+    result_type: str = "GraphResult"
     status: RunStatus
     reason: str | None = None
     failed_node: str | None = None
@@ -571,10 +657,65 @@ class GraphInput(Wire):
 
 
 class Dependency(Wire):
-    """The part of an upstream node's result that goes into a downstream prompt."""
+    """The part of an upstream node's result that goes into a downstream prompt.
+
+    Attributes:
+        source: Id of the upstream node.
+        texts: What it said.
+        report: All of its result, for a node with functions of its own that read it.
+    """
 
     source: str
     texts: list[AgentText] = Field(default_factory=list)
+    report: NodeReport | None = None
+
+
+class AgentCard(Wire):
+    """What an agent of a swarm is told about another."""
+
+    name: str
+    description: str | None = None
+
+
+class Handoff(Wire):
+    """What an agent of a swarm hands over.
+
+    Attributes:
+        target: Id of the agent whose turn is next.
+        message: What it is told.
+        context: JSON of what joins the swarm's shared knowledge under the name of who hands
+            over. As text, because the order of its keys is part of later prompts.
+    """
+
+    target: str
+    message: str
+    context: str = "{}"
+
+
+class Turn(Wire):
+    """What an agent of a swarm is told besides the task.
+
+    Attributes:
+        agent: Its own id.
+        agents: All agents of the swarm, in declaration order.
+        history: Ids of those that had a turn, in order.
+        message: What the one before said when it handed over.
+        shared: `(agent, JSON of what it shared)` in the order in which they began to share.
+    """
+
+    agent: str
+    agents: list[AgentCard]
+    history: list[str] = Field(default_factory=list)
+    message: str | None = None
+    shared: list[tuple[str, str]] = Field(default_factory=list)
+
+
+class Item(Wire):
+    """One of the items over which a node is mapped: its value, its index from 0, and of how many."""
+
+    value: JsonValue
+    index: int
+    of: int
 
 
 class NodeInput(Wire):
@@ -582,10 +723,12 @@ class NodeInput(Wire):
 
     Attributes:
         graph: The registered name.
-        node: The node's id; its activity refuses another's.
+        node: The node's path; its activity refuses another's.
         visit: Number of this visit, from 1.
-        task: The run's task.
+        task: The task of the graph or swarm that the node is in.
         dependencies: Results that this firing consumed, in declaration order of their nodes.
+        turn: What an agent of a swarm is told besides.
+        item: What the visit is about, of a node that is mapped over a list.
         invocation_state: The run's invocation state at dispatch.
         answers: All answers of a visit that asked; it goes on from its snapshot.
         snapshot: The agent's Strands snapshot, from its last visit if it carries state, or from
@@ -600,6 +743,8 @@ class NodeInput(Wire):
     visit: int
     task: Task
     dependencies: list[Dependency] = Field(default_factory=list)
+    turn: Turn | None = None
+    item: Item | None = None
     invocation_state: dict[str, Any] = Field(default_factory=dict)
     answers: list[Answer] = Field(default_factory=list)
     snapshot: dict[str, Any] | None = None
@@ -622,7 +767,61 @@ class NodeInput(Wire):
         state = dict(data.get("invocation_state") or {})
         for key in ignored:
             state.pop(key, None)
-        return digest([*(data.get(field) for field in fields), state])
+        rest = {field: data[field] for field in ("turn", "item") if field in data}
+        return digest([*(data.get(field) for field in fields), state, *([rest] if rest else [])])
+
+    def blocks(self) -> list[dict[str, Any]]:
+        """Return the prompt, block by block as Strands' graph or swarm builds it.
+
+        Bytes in the blocks are encoded, as they are in the task.
+        """
+        if self.turn is not None:
+            return [{"text": f"Context:\n{self._context(self.turn)}\n\n"}, *self._extra_blocks()]
+        if not self.dependencies and self.item is None:
+            return [{"text": self.task}] if isinstance(self.task, str) else self.task
+        if isinstance(self.task, str):
+            blocks = [{"text": f"Original Task: {self.task}"}]
+        else:
+            blocks = [{"text": "Original Task:"}, *self.task]
+        if self.item is not None:
+            value = self.item.value
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            return [*blocks, {"text": f"\nItem {self.item.index + 1} of {self.item.of}:\n{text}"}]
+        blocks.append({"text": "\nInputs from previous nodes:"})
+        for dependency in self.dependencies:
+            blocks.append({"text": f"\nFrom {dependency.source}:"})
+            for said in dependency.texts:
+                blocks.append({"text": f"  - {said.agent_name or 'Agent'}: {said.text}"})
+        return blocks
+
+    def _extra_blocks(self) -> list[dict[str, Any]]:
+        return [] if isinstance(self.task, str) else self.task
+
+    def _context(self, turn: Turn) -> str:
+        """Return what Strands' swarm tells an agent, word by word."""
+        parts = []
+        if turn.message:
+            parts.append(f"Handoff Message: {turn.message}\n\n")
+        request = self.task if isinstance(self.task, str) else "Multi-modal task"
+        parts.append(f"User Request: {request}\n\n")
+        if turn.history:
+            parts.append(f"Previous agents who worked on this: {' → '.join(turn.history)}\n\n")
+        if turn.shared:
+            parts.append("Shared knowledge from previous agents:\n")
+            parts += [f"• {agent}: {json.loads(shared)}\n" for agent, shared in turn.shared]
+            parts.append("\n")
+        others = [card for card in turn.agents if card.name != turn.agent]
+        if others:
+            parts.append("Other agents available for collaboration:\n")
+            for card in others:
+                about = f" Agent description: {card.description}" if card.description else ""
+                parts.append(f"Agent name: {card.name}.{about}\n")
+            parts.append("\n")
+        parts.append(
+            "You have access to swarm coordination tools if you need help from other agents. "
+            "If you don't hand off to another agent, the swarm will consider the task complete."
+        )
+        return "".join(parts)
 
 
 class StateChanges(Wire):
@@ -661,6 +860,7 @@ class NodeOutcome(Wire):
         interrupts: What it asks, if it does.
         state_changes: Changes to the invocation state.
         snapshot: The agent's snapshot after the visit, if it carries state or asks.
+        handoff: What an agent of a swarm handed over, if it did.
     """
 
     node: str
@@ -669,6 +869,7 @@ class NodeOutcome(Wire):
     interrupts: list[Asked] = Field(default_factory=list)
     state_changes: StateChanges = Field(default_factory=StateChanges)
     snapshot: dict[str, Any] | None = None
+    handoff: Handoff | None = None
 
     def changing(self, changes: StateChanges) -> NodeOutcome:
         """Return this outcome with other changes to the invocation state."""
@@ -680,6 +881,7 @@ class NodeOutcome(Wire):
             update={
                 "report": self.report.after(earlier.report),
                 "state_changes": earlier.state_changes.then(self.state_changes),
+                "handoff": earlier.handoff or self.handoff,
             }
         )
 
@@ -733,9 +935,15 @@ class StateView(Ordered):
         usage: Tokens so far.
         latency_ms: Model latency so far.
         execution_count: Node executions so far.
+        current: Id of the agent whose turn it is, in a swarm.
+        shared: What a swarm shares, as in `Turn`.
+        message: What the agent whose turn it is was told when it got it.
     """
 
     task: Task
+    current: str | None = None
+    shared: list[tuple[str, str]] = Field(default_factory=list)
+    message: str | None = None
     completed: list[str] = Field(default_factory=list)
     failed: list[str] = Field(default_factory=list)
     interrupted: list[str] = Field(default_factory=list)
@@ -746,13 +954,50 @@ class StateView(Ordered):
     execution_count: int = 0
 
 
+class PrepareInput(Wire):
+    """Argument of the prepare activity: what to make a node's items, or then its input, from.
+
+    Attributes:
+        graph: The registered name.
+        node: The node's path.
+        task: The task of the graph that the node is in.
+        dependencies: Results that this firing consumed, whole.
+        item: The item, once they are known, of a node that is mapped.
+        invocation_state: The run's invocation state.
+        payload_limit: Bytes that the outcome may have; None for no limit.
+    """
+
+    graph: str
+    node: str
+    task: Task
+    dependencies: list[Dependency] = Field(default_factory=list)
+    item: Item | None = None
+    invocation_state: dict[str, Any] = Field(default_factory=dict)
+    payload_limit: int | None = None
+
+
+class PrepareOutcome(Wire):
+    """Result of the prepare activity.
+
+    Attributes:
+        items: What a node is mapped over.
+        blocks: The input that its builder made.
+        error: The exception that the function raised.
+    """
+
+    items: list[JsonValue] | None = None
+    blocks: list[dict[str, Any]] | None = None
+    error: ErrorInfo | None = None
+
+
 class HooksInput(Wire):
     """Argument of the hooks activity.
 
     Attributes:
         graph: The registered name.
+        within: Path of the nested graph or swarm whose hooks they are; empty for the outermost.
         event: The event whose hooks run.
-        node: The node that the event is about; None for an event of the run.
+        node: Id of the node that the event is about; None for an event of the run.
         visit: The visit that it is about.
         state: What hooks see as the orchestrator's state.
         invocation_state: The run's invocation state.
@@ -760,6 +1005,7 @@ class HooksInput(Wire):
     """
 
     graph: str
+    within: str = ""
     event: HookEvent
     node: str | None = None
     visit: int = 0
@@ -772,7 +1018,8 @@ class HooksOutcome(Wire):
     """Result of the hooks activity.
 
     Attributes:
-        event: The event, echoed; so are node and visit.
+        event: The event, echoed; so is the visit.
+        node: Path of the node that it was about.
         interrupts: What the hooks ask a human.
         cancel: The message with which a hook cancelled the node.
         state_changes: What the hooks did to the invocation state.
@@ -804,9 +1051,18 @@ class EdgeQuestion(Wire):
 
 
 class EdgesInput(Wire):
-    """Argument of the edges activity."""
+    """Argument of the edges activity.
+
+    Attributes:
+        graph: The registered name.
+        within: Path of the nested graph whose edges they are; empty for the outermost.
+        state: What conditions see as the graph's state.
+        invocation_state: The run's invocation state.
+        questions: What to evaluate.
+    """
 
     graph: str
+    within: str = ""
     state: StateView
     invocation_state: dict[str, Any] = Field(default_factory=dict)
     questions: list[EdgeQuestion]

@@ -11,6 +11,9 @@ from typing import Any
 
 from ..wire import Answer, Asked, CancelledInterrupt, InterruptInfo, interrupt_id
 
+Visit = tuple[str, int]
+"""A visit: the path of its node, and its number."""
+
 
 class Interrupts:
     """Open and settled interrupts of a run.
@@ -26,18 +29,19 @@ class Interrupts:
         self.cancelled: list[CancelledInterrupt] = []
         self._settled: dict[str, str] = {}
 
-    def ask(self, node: str, visit: int, questions: Iterable[Asked]) -> None:
+    def ask(self, visit: Visit, questions: Iterable[Asked]) -> None:
         """Open the questions of a visit."""
+        path, number = visit
         for asked in questions:
-            name = interrupt_id(node, visit, asked.strands_id)
+            name = interrupt_id(path, number, asked.strands_id)
             self._settled.pop(name, None)  # The same visit may ask the same again.
             self.pending[name] = InterruptInfo(
-                id=name, node=node, visit=visit, **asked.model_dump()
+                id=name, node=path, visit=number, **asked.model_dump()
             )
 
-    def of(self, node: str) -> list[InterruptInfo]:
-        """Return the open questions of a node."""
-        return [info for info in self.pending.values() if info.node == node]
+    def of(self, visit: Visit) -> list[InterruptInfo]:
+        """Return the open questions of a visit."""
+        return [info for info in self.pending.values() if (info.node, info.visit) == visit]
 
     def problem(self, answers: Any) -> str | None:
         """Say what is wrong with a set of answers, None if nothing is.
@@ -54,13 +58,13 @@ class Interrupts:
                 return self._refusal(str(name))
         return None
 
-    def answer(self, answers: dict[str, Any]) -> dict[str, list[Answer]]:
-        """Settle questions, and return the answers by node; they must have no `problem`."""
-        by_node: dict[str, list[Answer]] = {}
+    def answer(self, answers: dict[str, Any]) -> dict[Visit, list[Answer]]:
+        """Settle questions, and return the answers by visit; they must have no `problem`."""
+        by_visit: dict[Visit, list[Answer]] = {}
         for name, response in answers.items():
             info = self.pending.pop(name)
             self._settled[name] = "has been answered already"
-            by_node.setdefault(info.node, []).append(
+            by_visit.setdefault((info.node, info.visit), []).append(
                 Answer(
                     strands_id=info.strands_id,
                     name=info.name,
@@ -68,12 +72,12 @@ class Interrupts:
                     response=response,
                 )
             )
-        return by_node
+        return by_visit
 
-    def cancel(self, why: str, node: str | None = None) -> None:
-        """Close the open questions of a node, or of the whole run, without an answer."""
+    def cancel(self, why: str, visit: Visit | None = None) -> None:
+        """Close the open questions of a visit, or of the whole run, without an answer."""
         for name, info in list(self.pending.items()):
-            if node is None or info.node == node:
+            if visit is None or (info.node, info.visit) == visit:
                 del self.pending[name]
                 self._settled[name] = f"was cancelled: {why}"
                 self.cancelled.append(CancelledInterrupt(why=why, **info.model_dump()))

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from ..wire import JournalEntry, NodeInput, NodeOutcome
+
+
+class Taker(Protocol):
+    """Who takes visits over: an orchestration."""
+
+    def look(self) -> None:
+        """Learn that it may be your turn to take one."""
 
 
 class Journal:
@@ -21,26 +28,52 @@ class Journal:
             (entry.outcome.node, entry.outcome.visit): (position, entry)
             for position, entry in enumerate(entries)
         }
-        self._ready: dict[int, NodeOutcome] = {}
+        self._ready: dict[int, tuple[Taker, str, NodeOutcome]] = {}
 
-    def has(self, node: str, visit: int, argument: Callable[[], dict[str, Any]]) -> bool:
+    def has(
+        self,
+        path: str,
+        visit: int,
+        argument: Callable[[], dict[str, Any]],
+        taker: Taker,
+        node: str,
+    ) -> bool:
         """Say whether a visit is done already; if so, make it ready.
 
         Args:
-            node: The node.
+            path: The node's path.
             visit: The number of the visit.
             argument: Makes the argument that its activity would get.
+            taker: Who is to take it.
+            node: The node's id, by which the taker knows it.
         """
-        position, entry = self._entries.pop((node, visit), (0, None))
+        position, entry = self._entries.pop((path, visit), (0, None))
         if entry is None or NodeInput.seen(argument(), entry.hooked) != entry.argument:
             return False
-        self._ready[position] = entry.outcome
+        self._ready[position] = taker, node, entry.outcome
         return True
 
-    def next(self) -> NodeOutcome | None:
-        """Return the ready outcome that came first in the earlier run, None if none is ready.
+    def next(self, taker: Taker) -> tuple[str, NodeOutcome] | None:
+        """Return the ready outcome that came first in the earlier run, with its node's id.
 
         Outcomes come in their old order, not that of their dispatch: what a later visit sees
-        of the invocation state depends on it.
+        of the invocation state depends on it. None if none is ready, or if the first one is
+        another's; that other is told.
         """
-        return self._ready.pop(min(self._ready)) if self._ready else None
+        if not self._ready:
+            return None
+        first = min(self._ready)
+        owner, node, outcome = self._ready[first]
+        if owner is not taker:
+            owner.look()
+            return None
+        del self._ready[first]
+        return node, outcome
+
+    def forget(self, taker: Taker) -> None:
+        """Drop what a taker that has ended would have taken."""
+        mine = [position for position, (owner, *_) in self._ready.items() if owner is taker]
+        for position in mine:
+            del self._ready[position]
+        if mine and self._ready:
+            self._ready[min(self._ready)][0].look()

@@ -1,4 +1,4 @@
-"""What a run knows besides who runs when: results, usage, invocation state, how it stands.
+"""What an orchestration knows besides who runs when: results, usage, how it stands.
 
 `RunState` turns that into what others read: activity arguments, the report, the details in
 the Temporal UI. It decides nothing.
@@ -7,15 +7,17 @@ the Temporal UI. It decides nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from .. import wire
 from .clock import ActiveClock
-from .interrupts import Interrupts
-from .scheduler import Ask, Dispatch, Finish, Scheduler
+from .commands import Ask, Dispatch, Finish
+from .place import Place
+from .run import Run
+from .scheduler import Scheduler
 
 _TABLE_ROWS = 60
 """Largest graph whose every node is shown in the details; a larger one shows counts."""
@@ -26,101 +28,174 @@ class OpenVisit:
     """What must be known of a visit from its dispatch to its end, and no longer.
 
     Attributes:
+        number: Its number among the visits of its node in the whole run.
         answers: Answers to what its hooks, or then its node, have asked.
         hooks_done: Whether its hooks have let it through.
         snapshot: The agent's snapshot from when it last asked.
         so_far: What its parts have used, if it has asked.
+        handoff: What it has handed over, if it has asked since.
+        inside: What runs inside it, if its node is a graph, a swarm, or mapped.
+        clock: The time that Strands' `set_node_timeout` leaves what runs inside it.
     """
 
+    number: int
     answers: list[wire.Answer] = field(default_factory=list)
     hooks_done: bool = False
     snapshot: dict[str, Any] | None = None
     so_far: wire.NodeReport | None = None
+    handoff: wire.Handoff | None = None
+    inside: Inside | None = None
+    clock: ActiveClock | None = None
 
     def whole(self, last: wire.NodeReport) -> wire.NodeReport:
         """Return the report of the visit so far, of which `last` is the latest part's."""
         return last if self.so_far is None else last.after(self.so_far)
 
 
-class RunState:
-    """The memory of one run.
+class Inside(Protocol):
+    """What runs inside a visit: an orchestration of its own.
 
     Attributes:
-        plan: The run's plan.
+        state: What it knows.
+    """
+
+    state: RunState
+
+    async def drive(self) -> Any:
+        """Run on; see `Orchestration.drive`."""
+
+    def abandon(self, why: str) -> None:
+        """Put an end to it, unless it has come to one."""
+
+
+class RunState:
+    """The memory of one orchestration: a whole run, or what runs inside one of its visits.
+
+    Attributes:
+        plan: Its plan.
         reason: Why it failed or was cancelled.
+        error: The exception that ended it, if one did.
     """
 
     def __init__(
         self,
+        run: Run,
         plan: wire.GraphPlan,
-        request: wire.GraphInput,
         scheduler: Scheduler[wire.NodeReport],
-        interrupts: Interrupts,
         clock: ActiveClock,
+        place: Place,
     ) -> None:
-        """Begin with the request's own invocation state and no results."""
+        """Begin without results."""
         self.plan = plan
         self.reason: str | None = None
+        self.error: wire.ErrorInfo | None = None
+        self._run = run
+        self._place = place
         self._end: wire.RunStatus | None = None
-        self._request = request
         self._scheduler = scheduler
-        self._interrupts = interrupts
         self._clock = clock
         self._nodes = {node.id: node for node in plan.nodes}
-        self._invocation_state = dict(request.invocation_state)
         self._open: dict[str, OpenVisit] = {}
-        self._snapshots: dict[str, dict[str, Any]] = {}
+        self._inside: dict[str, Inside] = {}
         self._usage = wire.Usage()
         self._latency_ms = 0
         self._execution_count = 0
         self._failed_node: str | None = None
-        self._error: wire.ErrorInfo | None = None
+        self._shared: dict[str, dict[str, Any]] = {}
+        self._message: str | None = None
 
     @property
     def status(self) -> wire.RunStatus:
-        """Where the run stands."""
+        """Where it stands."""
         if self._end is not None:
             return self._end
         waiting = self._scheduler.paused and not self._scheduler.is_running
         return wire.RunStatus.INTERRUPTED if waiting else wire.RunStatus.EXECUTING
 
-    # -- what goes out -------------------------------------------------------------------------
+    # -- visits --------------------------------------------------------------------------------
+
+    def path(self, node: str) -> str:
+        """Return the path of a node."""
+        return self._place.path(node)
 
     def node_plan(self, node: str) -> wire.NodePlan:
         """Return the plan of a node."""
         return self._nodes[node]
 
+    def begin(self, node: str) -> None:
+        """Open a visit of a node, if none is open: it may be the rest of one that paused."""
+        if node not in self._open:
+            self._open[node] = OpenVisit(self._run.next_visit(self.path(node)))
+
     def open_visit(self, node: str) -> OpenVisit:
-        """Return the visit of a node that is going on, or begin one."""
-        return self._open.setdefault(node, OpenVisit())
+        """Return the visit of a node that is going on."""
+        return self._open[node]
+
+    def is_open(self, node: str, number: int) -> bool:
+        """Say whether a visit is still going on."""
+        return node in self._open and self._open[node].number == number
+
+    def goes_inside(self, node: str, inside: Inside) -> None:
+        """Take note of what runs inside the open visit of a node."""
+        self._open[node].inside = self._inside[node] = inside
+
+    # -- what goes out -------------------------------------------------------------------------
+
+    def task_of(self, dispatch: Dispatch[wire.NodeReport]) -> wire.Task:
+        """Return the task of what runs inside a visit: the prompt that an agent would get."""
+        return self._input(dispatch).blocks()
 
     def node_input(self, dispatch: Dispatch[wire.NodeReport]) -> dict[str, Any]:
         """Return the argument of a visit's activity."""
+        return self._input(dispatch).dump()
+
+    def _input(self, dispatch: Dispatch[wire.NodeReport]) -> wire.NodeInput:
         plan = self._nodes[dispatch.node]
-        visit = self.open_visit(dispatch.node)
+        visit = self._open[dispatch.node]
+        path = self.path(dispatch.node)
         return wire.NodeInput(
-            graph=self.plan.graph,
-            node=dispatch.node,
-            visit=dispatch.visit,
-            task=self._request.task,
-            dependencies=[
-                wire.Dependency(source=source, texts=report.agent_texts())
-                for source, report in dispatch.inputs
-            ],
-            invocation_state=self._invocation_state,
+            graph=self._run.graph,
+            node=path,
+            visit=visit.number,
+            task=self._place.task,
+            dependencies=self._dependencies(dispatch, whole=plan.builds_input),
+            turn=self._turn(dispatch.node),
+            item=self._place.item(dispatch.node),
+            invocation_state=self._run.invocation_state,
             answers=visit.answers,
-            snapshot=visit.snapshot or self._snapshots.get(dispatch.node),
+            snapshot=visit.snapshot or self._run.snapshots.get(path),
             carries_state=plan.carries_state,
             node_timeout=plan.node_timeout,
-            payload_limit=self.plan.payload_limit,
+            payload_limit=self._run.payload_limit,
+        )
+
+    def _dependencies(
+        self, dispatch: Dispatch[wire.NodeReport], *, whole: bool
+    ) -> list[wire.Dependency]:
+        return [
+            wire.Dependency(source=source, texts=report.said(), report=report if whole else None)
+            for source, report in (*(self._place.inputs if whole else ()), *dispatch.inputs)
+        ]
+
+    def prepare_input(self, dispatch: Dispatch[wire.NodeReport]) -> dict[str, Any]:
+        """Return the argument of the prepare activity for a visit."""
+        return wire.PrepareInput(
+            graph=self._run.graph,
+            node=self.path(dispatch.node),
+            task=self._place.task,
+            dependencies=self._dependencies(dispatch, whole=True),
+            item=self._place.item(dispatch.node),
+            invocation_state=self._run.invocation_state,
+            payload_limit=self._run.payload_limit,
         ).dump()
 
     def edges_input(self, ask: Ask) -> dict[str, Any]:
         """Return the argument of the edges activity."""
         return wire.EdgesInput(
-            graph=self.plan.graph,
+            graph=self._run.graph,
+            within=self._place.within,
             state=self._view(),
-            invocation_state=self._invocation_state,
+            invocation_state=self._run.invocation_state,
             questions=[
                 wire.EdgeQuestion(
                     edges=[(edge.source, edge.target, edge.ordinal) for edge in question.edges],
@@ -132,23 +207,54 @@ class RunState:
         ).dump()
 
     def hooks_input(
-        self, event: wire.HookEvent, node: str | None, answers: list[wire.Answer]
+        self, event: wire.HookEvent, node: str | None, visit: int, answers: list[wire.Answer]
     ) -> dict[str, Any]:
         """Return the argument of the hooks activity."""
         return wire.HooksInput(
-            graph=self.plan.graph,
+            graph=self._run.graph,
+            within=self._place.within,
             event=event,
             node=node,
-            visit=0 if node is None else self._scheduler.visits(node),
-            state=self._view(),
-            invocation_state=self._invocation_state,
+            visit=visit,
+            state=self._view(node),
+            invocation_state=self._run.invocation_state,
             answers=answers,
         ).dump()
 
-    def _view(self) -> wire.StateView:
-        """Return the state that conditions and hooks see."""
+    # -- swarms --------------------------------------------------------------------------------
+
+    def _turn(self, node: str) -> wire.Turn | None:
+        if self.plan.swarm is None:
+            return None
+        return wire.Turn(
+            agent=node,
+            agents=[
+                wire.AgentCard(name=agent.id, description=agent.description)
+                for agent in self.plan.nodes
+            ],
+            history=list(self._scheduler.order),
+            message=self._message,
+            shared=self._shared_texts(),
+        )
+
+    def _shared_texts(self) -> list[tuple[str, str]]:
+        return [(agent, json.dumps(values)) for agent, values in self._shared.items()]
+
+    def hand_over(self, node: str, handoff: wire.Handoff) -> None:
+        """Take in what an agent of a swarm hands over."""
+        self._message = handoff.message
+        context = json.loads(handoff.context)
+        if context:
+            self._shared.setdefault(node, {}).update(context)
+
+    def _view(self, node: str | None = None) -> wire.StateView:
+        """Return the state that conditions and hooks see; of a swarm with whose turn it is."""
+        swarm = self.plan.swarm is not None
         return wire.StateView(
-            task=self._request.task,
+            task=self._place.task,
+            current=node if swarm else None,
+            shared=self._shared_texts(),
+            message=self._message,
             completed=list(self._scheduler.completed),
             failed=list(self._scheduler.failed),
             interrupted=self._scheduler.paused,
@@ -162,139 +268,193 @@ class RunState:
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def paused(self, outcome: wire.NodeOutcome) -> None:
+    def paused(self, node: str, outcome: wire.NodeOutcome) -> None:
         """Take in what a visit gave up to a question.
 
         It is run in parts, each by an agent that counts from zero: what they used is added up.
         """
-        self.merge(outcome.state_changes)
-        visit = self.open_visit(outcome.node)
+        self._run.merge(outcome.state_changes)
+        visit = self._open[node]
         visit.snapshot = outcome.snapshot
         visit.so_far = visit.whole(outcome.report)
+        visit.handoff = visit.handoff or outcome.handoff
         visit.answers = [answer.model_copy(update={"given": True}) for answer in visit.answers]
 
-    def ended(self, outcome: wire.NodeOutcome) -> wire.NodeReport:
-        """Take in what a visit gave at its end, and return the report of the whole visit."""
-        self.merge(outcome.state_changes)
+    def ended(
+        self, node: str, outcome: wire.NodeOutcome
+    ) -> tuple[wire.NodeReport, wire.Handoff | None]:
+        """Take in what a visit gave at its end.
+
+        Returns:
+            The report of the whole visit, and what it handed over.
+        """
+        self._run.merge(outcome.state_changes)
         if outcome.snapshot is not None:
-            self._snapshots[outcome.node] = outcome.snapshot
-        report = self._close(outcome.node, outcome.report)
+            self._run.snapshots[self.path(node)] = outcome.snapshot
+        handoff = self._open[node].handoff or outcome.handoff
+        report = self.close(node, outcome.report)
         self._execution_count += report.execution_count
-        return report
+        return report, handoff
+
+    def inside_ended(self, node: str, report: wire.NodeReport) -> wire.NodeReport:
+        """Take in what ran inside a visit."""
+        self._execution_count += report.execution_count
+        return self.close(node, report)
 
     def raised(self, node: str, error: wire.ErrorInfo) -> wire.NodeReport:
         """Return the report of a visit that raised, with what its parts had used."""
-        visit = self._scheduler.visits(node)
-        return self._close(
-            node, wire.NodeReport(status=wire.NodeStatus.FAILED, error=error, visit=visit)
-        )
+        return self.close(node, wire.NodeReport(status=wire.NodeStatus.FAILED, error=error))
 
     def cancelled_by_hook(self, node: str, message: str) -> wire.NodeReport:
         """Return the report of a visit that a hook cancelled."""
-        return self._close(node, wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=message))
+        return self.close(node, wire.NodeReport(status=wire.NodeStatus.CANCELLED, text=message))
 
-    def _close(self, node: str, last: wire.NodeReport) -> wire.NodeReport:
+    def close(self, node: str, last: wire.NodeReport) -> wire.NodeReport:
         """End a visit: count what it used, and forget what only mattered while it was open."""
-        report = self._open.pop(node, OpenVisit()).whole(last)
+        visit = self._open.pop(node)
+        report = visit.whole(last).model_copy(update={"visit": visit.number})
         self._usage += report.usage
         self._latency_ms += report.latency_ms
         return report
-
-    def merge(self, changes: wire.StateChanges) -> None:
-        """Merge changes into the invocation state; the later in history wins."""
-        changes.apply(self._invocation_state)
 
     # -- the run's end -------------------------------------------------------------------------
 
     def condition_raised(self, edges: str, error: wire.ErrorInfo) -> str:
         """Take note that a condition raised, and return what that makes the run's reason."""
-        self._error = error
+        self.error = error
         return f"the condition of edge {edges} raised {error.type}: {error.message}"
 
     def hook_raised(self, event: str, error: wire.ErrorInfo) -> str:
         """Take note that a hook raised, and return what that makes the run's reason."""
-        self._error = error
+        self.error = error
         return f"a hook of {event} raised {error.type}: {error.message}"
 
     def finished(self, finish: Finish) -> None:
-        """Take note of the run's end."""
-        self._finish_open()
+        """Take note of how it ended."""
         self._end = finish.status
         self.reason = finish.reason
         if finish.failed_node is not None:
-            self._failed_node = finish.failed_node
             error = self._scheduler.results[finish.failed_node].error
             assert error is not None, "a visit that raised has its error in the report"
-            self._error = error
-            self.reason = f"node {finish.failed_node!r} raised {error.type}: {error.message}"
+            self.error = error
+            path = self._failed_node = self.path(finish.failed_node)
+            inside = self._inside.get(finish.failed_node)
+            if inside is not None and inside.state.error is error:
+                self._failed_node = inside.state.failed_node or path
+                self.reason = inside.state.reason
+                if inside.state.failed_node is None:  # Its reason says what, but not where.
+                    self.reason = f"{path}: {self.reason}"
+            else:
+                self.reason = f"node {path!r} raised {error.type}: {error.message}"
         elif finish.status is wire.RunStatus.FAILED and finish.reason is None:
-            self.reason = "failed nodes: " + ", ".join(self._scheduler.failed)
+            self.reason = "failed nodes: " + ", ".join(map(self.path, self._scheduler.failed))
 
-    def cancelled(self) -> None:
-        """Take note of the run's cancellation."""
-        self._finish_open()
+    def cancelled(self, why: str) -> None:
+        """Take note that it was cancelled."""
         self._end = wire.RunStatus.CANCELLED
-        self.reason = "the workflow was cancelled"
+        self.reason = why
 
-    def _finish_open(self) -> None:
-        """Count what visits have used that the run's end cuts off."""
+    @property
+    def failed_node(self) -> str | None:
+        """Path of the node whose exception ended it, if one did."""
+        return self._failed_node
+
+    def cut_off(self, why: str) -> None:
+        """End the visits that are open still, with what is inside them; count what they used."""
         for node, visit in list(self._open.items()):
-            if visit.so_far is not None:
-                self._close(node, wire.NodeReport(status=wire.NodeStatus.CANCELLED))
+            used = wire.NodeReport(status=wire.NodeStatus.CANCELLED)
+            if visit.clock is not None:
+                visit.clock.stop()
+            if visit.inside is not None:
+                visit.inside.abandon(why)
+                inside = visit.inside.state
+                used = used.model_copy(
+                    update={"usage": inside._usage, "latency_ms": inside._latency_ms}
+                )
+            self.close(node, used)
 
     # -- how it stands -------------------------------------------------------------------------
 
     def report(self, now: datetime) -> wire.RunReport:
         """Return the report as of now."""
         scheduler = self._scheduler
+        nodes = dict(self.node_states())
         return wire.RunReport(
-            graph=self.plan.graph,
+            graph=self._run.graph,
+            result_type=self._place.result_type,
             status=self.status,
             reason=self.reason,
             failed_node=self._failed_node,
-            error=self._error,
+            error=self.error,
             execution_order=list(scheduler.order),
-            nodes={
-                node.id: wire.NodeState(
-                    status=scheduler.status(node.id), visits=scheduler.visits(node.id)
-                )
-                for node in self.plan.nodes
-            },
-            interrupts=list(self._interrupts.pending.values()),
-            cancelled_interrupts=self._interrupts.cancelled,
+            nodes=nodes,
+            interrupts=list(self._run.interrupts.pending.values()),
+            cancelled_interrupts=self._run.interrupts.cancelled,
             completed_nodes=len(scheduler.completed),
             failed_nodes=len(scheduler.failed),
             edges=[(edge.source, edge.target) for edge in self.plan.edges],
             entry_points=self.plan.entry_points,
             results=dict(scheduler.results),
-            order={
-                "nodes": [node.id for node in self.plan.nodes],
-                "results": list(scheduler.results),
-            },
+            order={"nodes": list(nodes), "results": list(scheduler.results)},
             usage=self._usage,
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
-            execution_time=round(self._clock.elapsed(now).total_seconds() * 1000),
-            invocation_state=self._invocation_state,
+            execution_time=self._elapsed(now),
+            invocation_state=self._run.invocation_state,
             fingerprint=self.plan.fingerprint,
         )
 
-    def fitting_report(self, now: datetime, limit: int | None) -> dict[str, Any]:
-        """Return the report as JSON, cut down if it has more than `limit` bytes.
+    def node_report(self, now: datetime) -> wire.NodeReport:
+        """Return what runs inside a visit as that visit's report."""
+        scheduler = self._scheduler
+        status = wire.NodeStatus(self.status.value)
+        results = dict(scheduler.results)
+        said = [text.text for result in results.values() for text in result.agent_texts()]
+        failed = status is wire.NodeStatus.FAILED
+        return wire.NodeReport(
+            status=status,
+            text=(self.reason or "") if failed else "\n".join(said),
+            results=results,
+            order={"results": list(results)},
+            result_type=self._place.result_type,
+            structure=wire.Structure(
+                nodes=[node.id for node in self.plan.nodes],
+                execution_order=list(scheduler.order),
+                edges=[(edge.source, edge.target) for edge in self.plan.edges],
+                entry_points=self.plan.entry_points,
+                completed_nodes=len(scheduler.completed),
+                failed_nodes=len(scheduler.failed),
+            ),
+            error=self.error,
+            usage=self._usage,
+            latency_ms=self._latency_ms,
+            execution_count=self._execution_count,
+            execution_time=self._elapsed(now),
+        )
 
-        A run that did all its work must not be lost for the size of its summary: every full
-        result is in history, as the result of its activity.
+    def _elapsed(self, now: datetime) -> int:
+        return round(self._clock.elapsed(now).total_seconds() * 1000)
+
+    def node_states(self, depth: int = 0) -> Iterator[tuple[str, wire.NodeState]]:
+        """Yield where each node stands, by path, those inside a node after it.
+
+        Of a node that is mapped, what is inside its visits is left out: there are many at once.
         """
-        report = self.report(now)
-        for shortened in (_as_is, _texts_only, _statuses_only, _sums_only):
-            data = shortened(report).dump()
-            if limit is None or len(json.dumps(data)) <= limit:
-                break
-        return data
+        for node in self.plan.nodes:
+            path = self.path(node.id)
+            status = self._scheduler.status(node.id)
+            yield path, wire.NodeState(status=status, visits=self._run.visits(path), depth=depth)
+            if node.plan is None or node.maps:
+                continue
+            if node.id in self._inside:
+                yield from self._inside[node.id].state.node_states(depth + 1)
+            else:
+                yield from _pending(node.plan, path, depth + 1)
 
     def markdown(self) -> str:
         """Return the run's standing as markdown, for the current details in the UI."""
         scheduler = self._scheduler
+        nodes = dict(self.node_states())
         lines = [
             f"**{self.plan.graph}**: {self.status.value}"
             + (f" ({self.reason})" if self.reason else ""),
@@ -303,20 +463,42 @@ class RunState:
             f"{len(scheduler.order)} visits, {self._usage.totalTokens} tokens",
             "",
         ]
-        if len(self.plan.nodes) <= _TABLE_ROWS:
+        if len(nodes) <= _TABLE_ROWS:
             lines += ["| node | status | visits |", "|---|---|---|"]
-            for node in self.plan.nodes:
-                name = node.id.replace("|", "\\|")
-                status = scheduler.status(node.id).value
-                lines.append(f"| {name} | {status} | {scheduler.visits(node.id)} |")
+            for path, node in nodes.items():
+                name = path.replace("|", "\\|")
+                lines.append(f"| {name} | {node.status.value} | {node.visits} |")
         else:
             lines.append("running: " + (_first(scheduler.in_flight, 20) or "none"))
-        if self._interrupts.pending:
+        if self._run.interrupts.pending:
             lines += ["", "| waiting for a human | node | asks | reason |", "|---|---|---|---|"]
-            for info in self._interrupts.pending.values():
+            for info in self._run.interrupts.pending.values():
                 cells = (f"`{info.id}`", info.node, info.name, json.dumps(info.reason)[:200])
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         return "\n".join(lines)
+
+
+def fitting_report(state: RunState, now: datetime, limit: int | None) -> dict[str, Any]:
+    """Return a run's report as JSON, cut down if it has more than `limit` bytes.
+
+    A run that did all its work must not be lost for the size of its summary: every full result
+    is in history, as the result of its activity.
+    """
+    report = state.report(now)
+    for shortened in (_as_is, _texts_only, _statuses_only, _sums_only):
+        data = shortened(report).dump()
+        if limit is None or len(json.dumps(data)) <= limit:
+            break
+    return data
+
+
+def _pending(plan: wire.GraphPlan, within: str, depth: int) -> Iterator[tuple[str, wire.NodeState]]:
+    """Yield the nodes of a plan that nothing of has run yet."""
+    for node in plan.nodes:
+        path = wire.join(within, node.id)
+        yield path, wire.NodeState(status=wire.NodeStatus.PENDING, visits=0, depth=depth)
+        if node.plan is not None and not node.maps:
+            yield from _pending(node.plan, path, depth + 1)
 
 
 def _first(names: Iterable[str], most: int) -> str:

@@ -46,85 +46,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from itertools import takewhile
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol
 
-from ..wire import EdgePlan, GraphPlan, NodeStatus, RunStatus
-from .topology import lowest, topology_of
-
-R = TypeVar("R")
-"""Type of a visit's result. The machine passes results on and never looks inside."""
-
-
-class Ending(StrEnum):
-    """How a visit ends."""
-
-    COMPLETED = "completed"
-    """With a result."""
-
-    FAILED = "failed"
-    """With a result that says it failed; prunes the branch under every policy, as in Strands."""
-
-    RAISED = "raised"
-    """With an error, after all its retries; `on_failure` decides what that does to the run."""
-
-    CANCELLED = "cancelled"
-    """Not run after all, because a hook said so: the branch ends here, and nothing has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch(Generic[R]):
-    """Command: run a visit of a node.
-
-    Attributes:
-        node: Id of the node.
-        visit: Number of the visit, from 1.
-        inputs: `(source id, result)` that this visit consumes, in declaration order.
-        resume: How often this visit has been resumed after a pause.
-    """
-
-    node: str
-    visit: int
-    inputs: tuple[tuple[str, R], ...]
-    resume: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Edges whose conditions to evaluate, in this order.
-
-    Attributes:
-        edges: The edges; each has a condition.
-        until_true: Stop after the first that is true.
-        hidden: Completed nodes that the conditions must not see as completed.
-    """
-
-    edges: tuple[EdgePlan, ...]
-    until_true: bool = False
-    hidden: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Command: evaluate conditions, then call `Scheduler.answered` before any other event."""
-
-    questions: tuple[Question, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Command: the run is over. Visits still in flight are to be cancelled.
-
-    Attributes:
-        status: COMPLETED or FAILED.
-        reason: Why it failed, where a limit or `abort` did it.
-        failed_node: Id of the node that raised, where that ended the run.
-    """
-
-    status: RunStatus
-    reason: str | None = None
-    failed_node: str | None = None
+from ..wire import GraphPlan, NodeStatus, RunStatus
+from .commands import Answers, Ask, Command, Dispatch, Ending, Finish, Question, R
+from .dataflow import Dataflow
+from .slots import Slots
+from .supersteps import Supersteps
+from .topology import topology_of
+from .turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +67,8 @@ class _Visit(Generic[R]):
     resume: int = 0
 
 
-Command = Dispatch[R] | Ask | Finish
-Answers = Sequence[Sequence[bool]]
-"""One list of verdicts a question, shorter than the question where `until_true` cut it."""
-
-
 class _Policy(Protocol):
-    """What `Dataflow` and `Supersteps` decide, each in its own way.
+    """What `Dataflow`, `Supersteps` and `Turns` decide, each in its own way.
 
     Attributes:
         exact_limit: Whether `max_node_executions` is checked at each dispatch.
@@ -156,7 +81,7 @@ class _Policy(Protocol):
     def start(self, entry_points: Sequence[int]) -> None:
         """Fire the entry points."""
 
-    def ended(self, node: int, completed: bool) -> None:
+    def ended(self, node: int, ending: Ending) -> None:
         """A visit ended without ending the run."""
 
     def idle(self) -> None:
@@ -179,17 +104,34 @@ class Scheduler(Generic[R]):
         failed: Ids of nodes that ever failed, in that order.
         cancelled: Ids of nodes that a hook ever cancelled, in that order.
         results: Latest result of each node that has one.
+        handoff: Id of the node that the visit which ended last handed over to, in a swarm.
     """
 
-    def __init__(self, plan: GraphPlan) -> None:
-        """Prepare a run of `plan`; nothing happens before `start`."""
+    def __init__(
+        self,
+        plan: GraphPlan,
+        slots: Slots | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare a run of `plan`; nothing happens before `start`.
+
+        Args:
+            plan: What to run.
+            slots: Concurrency slots to share with other schedulers of the same run. Default:
+                the plan's own.
+            wake: Called when a slot for this scheduler becomes free by another's doing; then
+                `proceed` is to be called.
+        """
         self.plan = plan
+        self.slots = slots or Slots(plan.max_concurrency)
+        self.wake = wake
         self.topology = topology_of(plan)
         size = len(plan.nodes)
         self.order: list[str] = []
         self.completed: dict[str, None] = {}
         self.failed: dict[str, None] = {}
         self.cancelled: dict[str, None] = {}
+        self.handoff: str | None = None
         self.results: dict[str, R] = {}
         self._visits = [0] * size
         self._rest = [NodeStatus.PENDING] * size
@@ -202,8 +144,12 @@ class Scheduler(Generic[R]):
         self._answer_to: Callable[[Answers], None] | None = None
         self._draining: str | None = None
         self._over = False
+        self._has_failed = False
+        self._holds_slot = [node.plan is None and not node.maps for node in plan.nodes]
         self._policy: _Policy
-        if plan.semantics == "strands":
+        if plan.swarm is not None:
+            self._policy = Turns(self)
+        elif plan.semantics == "strands":
             self._policy = Supersteps(self)
         else:
             self._policy = Dataflow(self)
@@ -217,8 +163,8 @@ class Scheduler(Generic[R]):
 
     @property
     def is_running(self) -> bool:
-        """Whether anything is under way: in flight, or a question of the machine's own."""
-        return bool(self._in_flight) or self._answer_to is not None
+        """Whether anything is under way: in flight or queued, or a question of its own."""
+        return bool(self._in_flight or self._queue) or self._answer_to is not None
 
     @property
     def paused(self) -> list[str]:
@@ -246,12 +192,24 @@ class Scheduler(Generic[R]):
         self._policy.start(sorted(index[node] for node in self.plan.entry_points))
         return self._advance()
 
-    def ended(self, node: str, ending: Ending, result: R) -> list[Command[R]]:
-        """Take the end of the visit of `node` that is in flight or paused."""
+    def ended(
+        self, node: str, ending: Ending, result: R, handoff: str | None = None
+    ) -> list[Command[R]]:
+        """Take the end of the visit of `node` that is in flight or paused.
+
+        Args:
+            node: Its id.
+            ending: How it ended.
+            result: What it gave.
+            handoff: Id of the node that it handed over to, in a swarm.
+        """
         index = self.topology.index[node]
         if self._in_flight.pop(index, None) is None:
             del self._paused[index]
+        else:
+            self._give_slot(index)
         self._busy[index] = False
+        self.handoff = handoff
         if ending is not Ending.CANCELLED:
             self.results[node] = result
         if ending in (Ending.COMPLETED, Ending.FAILED):
@@ -267,11 +225,14 @@ class Scheduler(Generic[R]):
             self.failed[node] = None
             if self._policy.failure_withdraws:
                 self.completed.pop(node, None)
+        caught = bool(self.topology.error_edges[index])
+        self._has_failed |= ending in (Ending.FAILED, Ending.RAISED) and not caught
         if self._draining is None:
-            if ending is Ending.RAISED and self.plan.nodes[index].on_failure == "fail_fast":
+            fails_fast = self.plan.nodes[index].on_failure == "fail_fast" and not caught
+            if ending is Ending.RAISED and fails_fast:
                 self._finish(RunStatus.FAILED, failed_node=node)
             else:
-                self._policy.ended(index, ending is Ending.COMPLETED)
+                self._policy.ended(index, ending)
         return self._advance()
 
     def pause(self, node: str) -> list[Command[R]]:
@@ -281,6 +242,7 @@ class Scheduler(Generic[R]):
         """
         index = self.topology.index[node]
         self._paused[index] = self._in_flight.pop(index)
+        self._give_slot(index)
         return self._advance()
 
     def resume(self, node: str) -> list[Command[R]]:
@@ -299,6 +261,10 @@ class Scheduler(Generic[R]):
     def expired(self) -> list[Command[R]]:
         """Take note that the execution timeout has passed."""
         self._policy.expired()
+        return self._advance()
+
+    def proceed(self) -> list[Command[R]]:
+        """Take note that there may be a slot now."""
         return self._advance()
 
     def abort(self, reason: str) -> list[Command[R]]:
@@ -372,7 +338,7 @@ class Scheduler(Generic[R]):
                 self._policy.idle()
                 if self._queue or self._answer_to is not None or self._over:
                     continue
-            if self._draining is not None or self.failed:
+            if self._draining is not None or self._has_failed:
                 self._finish(RunStatus.FAILED, self._draining)
             else:
                 self._finish(RunStatus.COMPLETED)
@@ -381,12 +347,14 @@ class Scheduler(Generic[R]):
 
     def _dispatch(self) -> None:
         """Move visits from the queue into free slots, first ready first served."""
-        slots = self.plan.max_concurrency
-        while self._queue and (slots is None or len(self._in_flight) < slots):
+        while self._queue:
             visit = self._queue[0]
+            if self._holds_slot[visit.node] and not self.slots.take(self):
+                break
             if not visit.number:
                 limit = self.plan.max_node_executions if self._policy.exact_limit else None
                 if limit is not None and self._dispatched >= limit:
+                    self._give_slot(visit.node)
                     self.stop(self.executions_reason, drain=True)
                     continue
                 self._dispatched += 1
@@ -397,407 +365,23 @@ class Scheduler(Generic[R]):
             self._commands.append(
                 Dispatch(self.plan.nodes[visit.node].id, visit.number, visit.inputs, visit.resume)
             )
+        if not self._queue:
+            self.slots.leave(self)
+
+    def _give_slot(self, node: int) -> None:
+        if self._holds_slot[node]:
+            self.slots.give(self)
 
     def _finish(
         self, status: RunStatus, reason: str | None = None, failed_node: str | None = None
     ) -> None:
         self._over = True
         self._answer_to = None
+        for node in self._in_flight:
+            self._give_slot(node)
+        self.slots.leave(self)
         for node in (*self._in_flight, *self._paused):
             self._rest[node] = NodeStatus.CANCELLED
         self._busy = bytearray(len(self._busy))
         self._queue.clear()
         self._commands.append(Finish(status, reason, failed_node))
-
-
-class Dataflow(Generic[R]):
-    """The default policy: single-shot joins, no barriers.
-
-    Per edge it keeps the last verdict, whether the edge is marked, and whether it is *recent*:
-    its source completed since its target last fired. Per node, how many edges into it are
-    marked (a node with any is undecided, unless it is busy) and whether it is alive; `_alive` is
-    the same as a bitset, to be intersected with who can take an edge.
-    """
-
-    exact_limit: ClassVar[bool] = True
-    failure_withdraws: ClassVar[bool] = True
-
-    def __init__(self, machine: Scheduler[R]) -> None:
-        self._machine = machine
-        self._shape = machine.topology
-        edges, nodes = len(self._shape.source), len(self._shape.incoming)
-        self._verdict: list[bool | None] = [None] * edges
-        self._marked = bytearray(edges)
-        self._recent = bytearray(edges)
-        self._marks = [0] * nodes
-        self._lives = bytearray(nodes)
-        self._alive = 0
-        # A waiting join: the position of the unmarked edge that holds it back, the node alive
-        # that could take that edge, and the other way round, whom a node alive holds back.
-        self._cursor = [0] * nodes
-        self._witness: list[int | None] = [None] * nodes
-        self._held_by: dict[int, list[int]] = {}
-        self._waiting_in_cycle: dict[int, None] = {}
-        # The rest of a discriminator's wave: edges whose next arrival is swallowed, and which
-        # of them hang on a node alive.
-        self._swallow: dict[int, int] = {}
-        self._swallow_by: dict[int, list[int]] = {}
-
-    # -- events --------------------------------------------------------------------------------
-
-    def start(self, entry_points: Sequence[int]) -> None:
-        """Fire the entry points, which consume nothing."""
-        for node in entry_points:
-            self._enliven(node)
-            self._machine.fire(node, ())
-
-    def ended(self, node: int, completed: bool) -> None:
-        """Have the conditions of the node's edges evaluated, or prune its branch."""
-        if not completed:
-            self._fail(node)
-            return
-        edges = self._edges_to_ask(node)
-        plan = self._machine.plan
-
-        def proceed(answers: Answers) -> None:
-            verdicts = dict(zip(edges, answers[0], strict=True)) if edges else {}
-            self._decide_edges(node, verdicts)
-
-        question = Question(tuple(plan.edges[edge] for edge in edges))
-        self._machine.ask([question] if edges else [], proceed)
-
-    def idle(self) -> None:
-        """Do nothing: whatever can fire has fired."""
-        assert not any(self._marks), "a knot is untied as soon as it is tied"
-
-    def expired(self) -> None:
-        """End the run at once."""
-        self._machine.stop(self._machine.timeout_reason, drain=False)
-
-    # -- verdicts and marks --------------------------------------------------------------------
-
-    def _edges_to_ask(self, node: int) -> list[int]:
-        """Return the edges whose conditions the completion of `node` evaluates.
-
-        Its own conditional edges, and then once more those into the same targets that said no
-        while their source has a result: what they waited for may have come with this
-        completion (a hand-written "wait for all"), and their results then join the input.
-        """
-        shape = self._shape
-        own = [edge for edge in shape.outgoing[node] if shape.conditional[edge]]
-        again: dict[int, None] = {}
-        for edge in own:
-            for other in shape.incoming[shape.target[edge]]:
-                if (
-                    shape.conditional[other]
-                    and self._verdict[other] is False
-                    and shape.source[other] != node
-                    and self._machine.usable(shape.source[other])
-                ):
-                    again[other] = None
-        return own + sorted(again)
-
-    def _decide_edges(self, node: int, verdicts: dict[int, bool]) -> None:
-        """Apply the verdicts that the completion of `node` brought, then fire what can."""
-        shape = self._shape
-        touched = [shape.target[edge] for edge in shape.outgoing[node]]
-        for edge in shape.outgoing[node]:
-            verdict = self._verdict[edge] = verdicts.get(edge, True)
-            if not verdict:
-                self._unmark(edge)
-                self._swallow.pop(edge, None)  # The branch has come to its end.
-                self._recent[edge] = True
-            elif edge in self._swallow:
-                del self._swallow[edge]
-                self._recent[edge] = False  # It belongs to the wave that has been.
-            else:
-                self._mark(edge)
-        for edge, verdict in verdicts.items():
-            self._verdict[edge] = verdict  # Those asked once more among them: no mark.
-        self._settle(node, touched)
-
-    def _fail(self, node: int) -> None:
-        """Prune the branch: nothing that `node` said before holds any more."""
-        shape = self._shape
-        for edge in shape.outgoing[node]:
-            self._verdict[edge] = None
-            self._unmark(edge)
-            self._swallow.pop(edge, None)
-        self._settle(node, [shape.target[edge] for edge in shape.outgoing[node]])
-
-    def _mark(self, edge: int) -> None:
-        self._recent[edge] = True
-        if not self._marked[edge]:
-            self._marked[edge] = True
-            target = self._shape.target[edge]
-            self._marks[target] += 1
-            self._enliven(target)
-
-    def _unmark(self, edge: int) -> None:
-        self._recent[edge] = False
-        if self._marked[edge]:
-            self._marked[edge] = False
-            target = self._shape.target[edge]
-            self._marks[target] -= 1
-            self._wait_afresh(target)
-
-    def _enliven(self, node: int) -> None:
-        if not self._lives[node]:
-            self._lives[node] = True
-            self._alive |= 1 << node
-
-    # -- joins ---------------------------------------------------------------------------------
-
-    def _settle(self, node: int, touched: list[int]) -> None:
-        """After the end of a visit: see whose life is over, and who need wait no longer.
-
-        Args:
-            node: The node whose visit ended.
-            touched: Nodes whose marks may have changed.
-        """
-        candidates: dict[int, None] = {}
-        for ending in dict.fromkeys([node, *touched]):
-            if self._marks[ending]:
-                candidates[ending] = None
-            elif self._lives[ending] and not self._machine.busy(ending):
-                self._lives[ending] = False
-                self._alive ^= 1 << ending
-                for waiting in self._held_by.pop(ending, ()):
-                    if self._witness[waiting] == ending:
-                        candidates[waiting] = None
-                for edge in self._swallow_by.pop(ending, ()):
-                    if self._swallow.get(edge) == ending:
-                        del self._swallow[edge]
-                        self._expect(edge)
-        for candidate in sorted(candidates):
-            if self._marks[candidate] and not self._machine.busy(candidate):
-                if self._joined(candidate):
-                    self._fire(candidate)
-                elif self._shape.joins_cycle[candidate]:
-                    self._waiting_in_cycle[candidate] = None
-        if self._waiting_in_cycle:
-            for candidate in self._knot():
-                self._fire(candidate)
-
-    def _knot(self) -> list[int]:
-        """Find the joins that wait for nothing but each other, and return those to fire.
-
-        A waiting join is *anchored* if something busy holds it back, or something outside its
-        cycle (which has its own reasons), or another anchored one. The rest are in a knot. Of
-        these the ones fire that no other of them reaches along forward edges: the first in
-        declaration order always, and whatever would run beside it.
-        """
-        shape = self._shape
-        waiting = self._waiting_in_cycle
-        loose = dict.fromkeys(sorted(waiting))
-        holders = {node: self._holders(node) for node in loose}
-        progress = True
-        while progress:
-            progress = False
-            for node in list(loose):
-                others = holders[node]
-                while others:
-                    other = lowest(others)
-                    others &= others - 1
-                    if other not in loose or shape.cycle[other] != shape.cycle[node]:
-                        del loose[node]
-                        progress = True
-                        break
-        knot = sum(1 << node for node in loose)
-        return [
-            node
-            for node in loose
-            if not any(
-                shape.cyclic[edge] and knot & shape.forward_takers(edge)
-                for edge in shape.incoming[node]
-                if not self._marked[edge]
-            )
-        ]
-
-    def _holders(self, node: int) -> int:
-        """Return everything alive that could take an unmarked edge into `node`."""
-        takers = 0
-        for edge in self._shape.incoming[node]:
-            if not self._marked[edge]:
-                takers |= self._shape.takers(edge)
-        return self._alive & takers
-
-    def _joined(self, node: int) -> bool:
-        """Say whether the join of an undecided node is satisfied; if not, note what holds it."""
-        if self._machine.plan.nodes[node].join == "any":
-            return True
-        edges = self._shape.incoming[node]
-        if self._marks[node] == len(edges):
-            return True
-        position = self._cursor[node]
-        while position < len(edges):
-            edge = edges[position]
-            if not self._marked[edge]:
-                holders = self._alive & self._shape.takers(edge)
-                witness = self._witness[node]
-                if holders and witness is not None and holders >> witness & 1:
-                    return False  # As before.
-                if holders:
-                    witness = self._witness[node] = lowest(holders)
-                    self._held_by.setdefault(witness, []).append(node)
-                    self._cursor[node] = position
-                    return False
-            position += 1
-        return True
-
-    def _wait_afresh(self, node: int) -> None:
-        """Let the search for what holds `node` back begin again at its first edge."""
-        self._cursor[node] = 0
-        self._witness[node] = None
-        self._waiting_in_cycle.pop(node, None)
-
-    def _fire(self, node: int) -> None:
-        shape = self._shape
-        self._machine.fire(node, self._inputs(node))
-        first_of_wave = self._machine.plan.nodes[node].join == "any"
-        for edge in shape.incoming[node]:
-            if first_of_wave and not self._marked[edge]:
-                self._expect(edge)
-            self._marked[edge] = self._recent[edge] = False
-        self._marks[node] = 0
-        self._wait_afresh(node)
-
-    def _inputs(self, node: int) -> list[int]:
-        """Return the sources whose results a firing of `node` consumes.
-
-        Those that say yes. From inside the node's own cycle only what this pass produced: the
-        rest is stale.
-        """
-        shape = self._shape
-        sources: dict[int, None] = {}
-        for edge in shape.incoming[node]:
-            current = self._recent[edge] or not shape.cyclic[edge]
-            if self._verdict[edge] and current and self._machine.usable(shape.source[edge]):
-                sources[shape.source[edge]] = None
-        return list(sources)
-
-    def _expect(self, edge: int) -> None:
-        """Swallow the next arrival on `edge`, as long as something alive could bring one."""
-        if edge in self._swallow:
-            return
-        holders = self._alive & self._shape.forward_takers(edge)
-        if holders:
-            witness = self._swallow[edge] = lowest(holders)
-            self._swallow_by.setdefault(witness, []).append(edge)
-
-
-class Supersteps(Generic[R]):
-    """Strands' own rule: batches with a barrier, each node fired by whoever of the last batch.
-
-    It reproduces `strands.multiagent.graph.Graph`, evaluation by evaluation, with declaration
-    order where Strands has set order: a batch runs to its end; a node fires if any edge from
-    a node of that batch is true; limits are checked between batches; conditions are evaluated
-    for readiness, up to the first true one, and again for the input.
-    """
-
-    exact_limit: ClassVar[bool] = False
-    failure_withdraws: ClassVar[bool] = False
-
-    def __init__(self, machine: Scheduler[R]) -> None:
-        self._machine = machine
-        self._shape = machine.topology
-        self._batch: list[int] = []
-        self._pruned: dict[int, None] = {}
-        self._expired = False
-
-    def start(self, entry_points: Sequence[int]) -> None:
-        """Launch the first batch."""
-        self._launch(entry_points)
-
-    def ended(self, node: int, completed: bool) -> None:
-        """Wait for the batch to end, but remember who said nothing for the next."""
-        if not completed:
-            self._pruned[node] = None
-
-    def expired(self) -> None:
-        """Remember it: what runs is left to end, the next batch doesn't begin."""
-        self._expired = True
-
-    def idle(self) -> None:
-        """The batch is over: find out who is ready, and launch them."""
-        shape = self._shape
-        inside = bytearray(len(shape.incoming))
-        targets: dict[int, None] = {}
-        for node in self._batch:
-            if node not in self._pruned:
-                inside[node] = True
-                targets.update((shape.target[edge], None) for edge in shape.outgoing[node])
-        self._batch, self._pruned = [], {}
-
-        candidates: list[tuple[int, list[int], bool]] = []
-        for target in sorted(targets):
-            edges = [edge for edge in shape.incoming[target] if inside[shape.source[edge]]]
-            asked = list(takewhile(shape.conditional.__getitem__, edges))
-            candidates.append((target, asked, len(asked) < len(edges)))
-
-        def proceed(answers: Answers) -> None:
-            replies = iter(answers)
-            ready = [
-                target
-                for target, asked, sure in candidates
-                if (asked and any(next(replies))) or sure
-            ]
-            if ready:
-                self._launch(ready)
-
-        self._machine.ask(
-            [self._question(asked, until_true=True) for _, asked, _ in candidates if asked], proceed
-        )
-
-    def _launch(self, batch: Sequence[int]) -> None:
-        """Check the limits, then gather the inputs of a batch one node after the other.
-
-        A node that starts afresh is taken out of the completed nodes as it starts, so that it
-        doesn't see its own last result, nor do those of the batch that start after it.
-        """
-        machine, shape = self._machine, self._shape
-        limit = machine.plan.max_node_executions
-        if limit is not None and len(machine.order) >= limit:
-            machine.stop(machine.executions_reason, drain=False)
-            return
-        if self._expired:
-            machine.stop(machine.timeout_reason, drain=False)
-            return
-
-        restarted: list[int] = []
-        gathered: list[tuple[int, list[int], list[int]]] = []
-        questions: list[Question] = []
-        for node in batch:
-            if machine.plan.nodes[node].on_revisit == "reset" and machine.usable(node):
-                restarted.append(node)
-            edges = [
-                edge
-                for edge in shape.incoming[node]
-                if machine.usable(shape.source[edge]) and shape.source[edge] not in restarted
-            ]
-            asked = [edge for edge in edges if shape.conditional[edge]]
-            gathered.append((node, edges, asked))
-            if asked:
-                questions.append(self._question(asked, hidden=restarted))
-
-        def proceed(answers: Answers) -> None:
-            replies = iter(answers)
-            for node, edges, asked in gathered:
-                verdicts = dict(zip(asked, next(replies), strict=True)) if asked else {}
-                sources = [shape.source[edge] for edge in edges if verdicts.get(edge, True)]
-                machine.fire(node, dict.fromkeys(sources))
-            for node in restarted:
-                del machine.completed[machine.plan.nodes[node].id]
-            self._batch = list(batch)
-
-        machine.ask(questions, proceed)
-
-    def _question(
-        self, edges: Sequence[int], *, until_true: bool = False, hidden: Sequence[int] = ()
-    ) -> Question:
-        plan = self._machine.plan
-        return Question(
-            tuple(plan.edges[edge] for edge in edges),
-            until_true,
-            tuple(plan.nodes[node].id for node in hidden),
-        )

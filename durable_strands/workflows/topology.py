@@ -20,12 +20,15 @@ def topology_of(plan: GraphPlan) -> Topology:
     """Return the topology of a plan, computed once per shape and process."""
     return _shared(
         tuple(node.id for node in plan.nodes),
-        tuple((edge.source, edge.target, edge.condition is not None) for edge in plan.edges),
+        tuple(
+            (edge.source, edge.target, edge.condition is not None, edge.on_error)
+            for edge in plan.edges
+        ),
     )
 
 
 @lru_cache(maxsize=64)
-def _shared(nodes: tuple[str, ...], edges: tuple[tuple[str, str, bool], ...]) -> Topology:
+def _shared(nodes: tuple[str, ...], edges: tuple[tuple[str, str, bool, bool], ...]) -> Topology:
     return Topology(nodes, edges)
 
 
@@ -43,7 +46,9 @@ class Topology:
         target: Target index of each edge.
         incoming: Edges into each node, in plan order, that is by source.
         outgoing: Edges out of each node, in plan order.
-        conditional: Whether each edge has a condition.
+        conditional: Whether each edge has a condition to evaluate.
+        on_error: Whether each edge is taken when its source fails, and only then.
+        error_edges: Those edges out of each node.
         cyclic: Whether each edge lies within a cycle (its ends reach each other).
         back: Whether each edge leads back in a cycle: from a node that isn't declared before
             its target. All others are forward edges; without the back edges the graph has no
@@ -52,23 +57,26 @@ class Topology:
         cycle: Number of the cycle (strongly connected component) of each node.
     """
 
-    def __init__(self, nodes: Sequence[str], edges: Sequence[tuple[str, str, bool]]) -> None:
+    def __init__(self, nodes: Sequence[str], edges: Sequence[tuple[str, str, bool, bool]]) -> None:
         """Index a shape and compute its reachability.
 
         Args:
             nodes: Ids in declaration order.
-            edges: `(source, target, has a condition)` of each edge, in plan order.
+            edges: `(source, target, has a condition, is an error edge)` of each edge, in plan
+                order.
         """
         size = len(nodes)
         self.index = {node: i for i, node in enumerate(nodes)}
-        self.source = [self.index[source] for source, _, _ in edges]
-        self.target = [self.index[target] for _, target, _ in edges]
-        self.conditional = [conditional for _, _, conditional in edges]
+        self.source = [self.index[source] for source, *_ in edges]
+        self.target = [self.index[target] for _, target, *_ in edges]
+        self.on_error = [on_error for *_, on_error in edges]
+        self.conditional = [conditional and not on_error for *_, conditional, on_error in edges]
         self.incoming: list[list[int]] = [[] for _ in range(size)]
         self.outgoing: list[list[int]] = [[] for _ in range(size)]
         for edge, (source, target) in enumerate(zip(self.source, self.target, strict=True)):
             self.outgoing[source].append(edge)
             self.incoming[target].append(edge)
+        self.error_edges = [[e for e in out if self.on_error[e]] for out in self.outgoing]
         self.cycle, components = self._strong_components()
         self._ancestors = self._reach(components)
         ends = list(zip(self.source, self.target, strict=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from durable_strands.wire import GraphPlan
-from durable_strands.workflows.scheduler import Ask, Command, Dispatch, Ending, Finish, Scheduler
+from durable_strands.workflows.commands import Ask, Command, Dispatch, Ending, Finish
+from durable_strands.workflows.scheduler import Scheduler
 
 from .world import ConditionRaisedError, Result, Trace, View, World
 

@@ -1,0 +1,37 @@
+"""Keeps the messages to the server small enough."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import workflow
+
+_TASK_BYTES = 3 * 1024 * 1024
+"""Bytes of activity arguments that one workflow task may schedule.
+
+A workflow task's completion is one gRPC message of at most 4 MiB; the server terminates the
+workflow that sends a larger one.
+"""
+
+
+class TaskGate:
+    """Spreads large activity arguments over workflow tasks; see `_TASK_BYTES`."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._task = 0
+        self._bytes = 0
+
+    async def admit(self, size: int) -> None:
+        """Return when `size` more bytes fit into the workflow task that is going on."""
+        async with self._lock:
+            self._turn()
+            if self._bytes and self._bytes + size > _TASK_BYTES:
+                await workflow.sleep(0.001, summary="next workflow task: this one is full")
+                self._turn()
+            self._bytes += size
+
+    def _turn(self) -> None:
+        task = workflow.info().get_current_history_length()
+        if task != self._task:
+            self._task, self._bytes = task, 0

@@ -1,0 +1,88 @@
+"""What is one for a whole run, however deep its orchestrations are nested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .. import wire
+from .gate import TaskGate
+from .interrupts import Interrupts, Visit
+from .journal import Journal
+from .slots import Slots
+
+
+class Asker(Protocol):
+    """Who has visits that ask humans: an orchestration."""
+
+    def answered(self, node: str, answers: list[wire.Answer], *, complete: bool) -> None:
+        """Take answers to what a node asked; `complete` says that it has all of them."""
+
+
+class Run:
+    """The memory that the orchestrations of one run share.
+
+    Attributes:
+        graph: The registered name.
+        payload_limit: Bytes that one payload may have.
+        invocation_state: One for all, as in Strands; whoever changes it goes through `merge`.
+        interrupts: Questions to humans.
+        journal: What an earlier run has done.
+        slots: Concurrency slots.
+        gate: Keeps workflow tasks small enough.
+        snapshots: Agents' snapshots by path, from their last visits.
+        show: Shows in the Temporal UI how the run stands.
+    """
+
+    def __init__(self, plan: wire.GraphPlan, request: wire.GraphInput, journal: Journal) -> None:
+        """Begin with the request's own invocation state."""
+        self.graph = plan.graph
+        self.payload_limit = plan.payload_limit
+        self.invocation_state = dict(request.invocation_state)
+        self.interrupts = Interrupts()
+        self.journal = journal
+        self.slots = Slots(plan.max_concurrency)
+        self.gate = TaskGate()
+        self.snapshots: dict[str, dict[str, Any]] = {}
+        self.show: Callable[[], None] = lambda: None
+        self._visits: dict[str, int] = {}
+        self._askers: dict[Visit, tuple[Asker, str]] = {}
+
+    def merge(self, changes: wire.StateChanges) -> None:
+        """Merge changes into the invocation state; the later in history wins."""
+        changes.apply(self.invocation_state)
+
+    def visits(self, path: str) -> int:
+        """Return how many visits the node at a path has had."""
+        return self._visits.get(path, 0)
+
+    def next_visit(self, path: str) -> int:
+        """Return the number of a new visit of the node at a path.
+
+        It goes on over all visits of the graphs that the node is in: path and number name a
+        visit in the whole run.
+        """
+        self._visits[path] = number = self.visits(path) + 1
+        return number
+
+    def ask(self, visit: Visit, questions: list[wire.Asked], asker: Asker, node: str) -> None:
+        """Open the questions of a visit of the asker's node."""
+        self.interrupts.ask(visit, questions)
+        self._askers[visit] = asker, node
+
+    def respond(self, answers: dict[str, Any], state: dict[str, Any]) -> list[str]:
+        """Take answers in, and return the paths of the nodes that go on, having all of theirs.
+
+        Args:
+            answers: A response by interrupt id; the ledger has no `problem` with them.
+            state: What came with them for the invocation state.
+        """
+        self.merge(wire.StateChanges(changed=state))
+        released = []
+        for visit, given in self.interrupts.answer(answers).items():
+            complete = not self.interrupts.of(visit)
+            asker, node = self._askers[visit]
+            asker.answered(node, given, complete=complete)
+            if complete:
+                released.append(visit[0])
+        return released
