@@ -117,7 +117,7 @@ def _cost(plan: GraphPlan, order: list[str]) -> float:
 
 def _topology(plan: GraphPlan) -> float:
     nodes = [node.id for node in plan.nodes]
-    edges = [(edge.source, edge.target, edge.condition is not None) for edge in plan.edges]
+    edges = [(edge.source, edge.target, edge.condition is not None, False) for edge in plan.edges]
     return min(_timed(lambda: Topology(nodes, edges)) for _ in range(3))
 
 

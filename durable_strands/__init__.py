@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .activities.context import CurrentNode, current_node
     from .activities.registry import GraphRegistry
-    from .client import DurableGraph, GraphRun
+    from .client import DurableGraph, DurableSwarm, GraphRun
+    from .conditions import on_error
     from .errors import (
         DurableStrandsError,
         GraphFailedError,
@@ -34,7 +35,9 @@ _HOMES = {
     "current_node": "activities.context",
     "GraphRegistry": "activities.registry",
     "DurableGraph": "client",
+    "DurableSwarm": "client",
     "GraphRun": "client",
+    "on_error": "conditions",
     "DurableStrandsError": "errors",
     "GraphFailedError": "errors",
     "GraphNotRegisteredError": "errors",
@@ -54,6 +57,7 @@ __all__ = [
     "CurrentNode",
     "DurableGraph",
     "DurableStrandsError",
+    "DurableSwarm",
     "GraphFailedError",
     "GraphNotRegisteredError",
     "GraphPlugin",
@@ -69,6 +73,7 @@ __all__ = [
     "RunClosedError",
     "TopologyMismatchError",
     "current_node",
+    "on_error",
 ]
 
 

@@ -6,11 +6,12 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 from pydantic import ValidationError
 from strands.multiagent.base import MultiAgentBase, Status
 from strands.multiagent.graph import GraphResult
+from strands.multiagent.swarm import SwarmResult
 from strands.types.multiagent import MultiAgentInput
 from temporalio.client import (
     Client,
@@ -22,14 +23,15 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.exceptions import TimeoutError as RunTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
+from typing_extensions import TypeVar
 
 from . import wire
 from .codec import (
     INTERNAL_KEYS,
     TOOL_KEYS,
     error_from_wire,
-    graph_result_from_wire,
     is_json,
+    result_from_wire,
     task_to_wire,
 )
 from .errors import (
@@ -41,20 +43,11 @@ from .errors import (
 )
 from .history import Closing, HistoryReader, closed_error, closing_of, started_with
 
+Result = TypeVar("Result", GraphResult, SwarmResult, default=GraphResult)
 
-class DurableGraph(MultiAgentBase):
-    """A graph that runs durably, wherever a Strands `Graph` could stand.
 
-    It needs no registry: the graph lives on a worker. Each call is a run of its own, so one
-    object may be called many times at once. A run doesn't depend on its caller: closing a
-    stream early, or losing the caller, leaves it going.
-
-    Example:
-        ```python
-        graph = DurableGraph(client, "brief")
-        result = await graph.invoke_async("Summarise ...")
-        ```
-    """
+class _Durable(MultiAgentBase, Generic[Result]):
+    """What durable graphs and swarms have in common: all but the class of their results."""
 
     def __init__(
         self,
@@ -81,7 +74,7 @@ class DurableGraph(MultiAgentBase):
         self._name = name
         self._task_queue = task_queue
         self._run_timeout = run_timeout
-        self._interrupted: GraphRun | None = None
+        self._interrupted: GraphRun[Result] | None = None
 
     async def start(
         self,
@@ -89,7 +82,7 @@ class DurableGraph(MultiAgentBase):
         invocation_state: dict[str, Any] | None = None,
         *,
         workflow_id: str | None = None,
-    ) -> GraphRun:
+    ) -> GraphRun[Result]:
         """Start a run and return at once.
 
         Args:
@@ -120,13 +113,13 @@ class DurableGraph(MultiAgentBase):
         )
         return GraphRun(self._client, handle.id, handle.first_execution_run_id)
 
-    def attach(self, workflow_id: str, *, run_id: str | None = None) -> GraphRun:
+    def attach(self, workflow_id: str, *, run_id: str | None = None) -> GraphRun[Result]:
         """Return a run that was started elsewhere, or before; nothing is asked of the server."""
         return GraphRun(self._client, workflow_id, run_id)
 
     async def invoke_async(
         self, task: MultiAgentInput, invocation_state: dict[str, Any] | None = None, **kwargs: Any
-    ) -> GraphResult:
+    ) -> Result:
         """Run the graph and wait for its result, as Strands' `Graph.invoke_async` does.
 
         Args:
@@ -147,7 +140,7 @@ class DurableGraph(MultiAgentBase):
             RunClosedError: The run was cancelled, terminated or timed out.
         """
         del kwargs
-        result: GraphResult | None = None
+        result: Result | None = None
         async for event in self.stream_async(task, invocation_state):
             result = event.get("result", result)
         assert result is not None, "a stream ends with a result or raises"
@@ -166,7 +159,8 @@ class DurableGraph(MultiAgentBase):
         Yields:
             `multiagent_node_start`, `multiagent_node_stop`, `multiagent_node_interrupt`,
             `multiagent_node_cancel`, `multiagent_handoff`, and last `multiagent_result` with
-            the `GraphResult`.
+            the result. Events of what is nested in a node come in its
+            `multiagent_node_stream`, as in Strands.
 
         Raises:
             Exception: As `invoke_async`, after the events up to the failure.
@@ -193,8 +187,36 @@ class DurableGraph(MultiAgentBase):
         _raise_failure(run._reader.closing)
 
 
-class GraphRun:
-    """One run of a durable graph: a handle, good in any process at any time.
+class DurableGraph(_Durable[GraphResult]):
+    """A graph that runs durably, wherever a Strands `Graph` could stand.
+
+    It needs no registry: the graph lives on a worker. Each call is a run of its own, so one
+    object may be called many times at once. A run doesn't depend on its caller: closing a
+    stream early, or losing the caller, leaves it going.
+
+    Example:
+        ```python
+        graph = DurableGraph(client, "brief")
+        result = await graph.invoke_async("Summarise ...")
+        ```
+    """
+
+
+class DurableSwarm(_Durable[SwarmResult]):
+    """A swarm that runs durably, wherever a Strands `Swarm` could stand.
+
+    As `DurableGraph`, but for a swarm that a worker has registered.
+
+    Example:
+        ```python
+        swarm = DurableSwarm(client, "triage")
+        result = await swarm.invoke_async("My invoice is wrong.")
+        ```
+    """
+
+
+class GraphRun(Generic[Result]):
+    """One run of a durable graph or swarm: a handle, good in any process at any time.
 
     Attributes:
         id: The workflow id.
@@ -225,16 +247,16 @@ class GraphRun:
                 return closing.report
         return wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
 
-    async def result(self) -> GraphResult:
+    async def result(self) -> Result:
         """Wait for the run's end and return its result; raises as `DurableGraph.invoke_async`."""
         closing = await self._closing()
         _raise_failure(closing)
         assert closing.report is not None, "an end without report has raised"
-        result = graph_result_from_wire(closing.report)
+        result: Any = result_from_wire(closing.report)
         if closing.report.truncated:  # Too large for one payload, but history has it all.
             async for event in self.events():
                 result = event.get("result", result)
-        return result
+        return cast(Result, result)
 
     async def interrupts(self) -> list[wire.InterruptInfo]:
         """Return the questions that wait for an answer, in the order in which they were asked."""
@@ -288,7 +310,7 @@ class GraphRun:
 
     async def retry(
         self, *, from_node: str | None = None, workflow_id: str | None = None
-    ) -> GraphRun:
+    ) -> GraphRun[Result]:
         """Start a new run that goes on from where this one failed.
 
         Visits that completed are taken over from this run's history, not run again; conditions
@@ -436,7 +458,7 @@ def _raise_failure(closing: Closing | None) -> None:
     if report.error is None:
         return
     failed = GraphFailedError(
-        f"Graph {report.graph!r} failed: {report.reason}", graph_result_from_wire(report)
+        f"Graph {report.graph!r} failed: {report.reason}", result_from_wire(report)
     )
     error = error_from_wire(report.error)
     if type(error).__name__ == report.error.type:

@@ -21,7 +21,7 @@ from strands.agent import AgentResult
 from strands.interrupt import Interrupt
 from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
 from strands.multiagent.graph import GraphNode, GraphResult
-from strands.multiagent.swarm import SwarmResult
+from strands.multiagent.swarm import SwarmNode, SwarmResult
 from strands.telemetry.metrics import (
     AgentInvocation,
     EventLoopCycleMetric,
@@ -202,6 +202,7 @@ def node_result_to_wire(result: NodeResult, visit: int = 1) -> wire.NodeReport:
             results={name: node_result_to_wire(child) for name, child in inner.results.items()},
             order={"results": list(inner.results)},
             result_type=_result_type(inner),
+            structure=_structure(inner),
             **common,
         )
     return wire.NodeReport(text=str(inner), **_agent_fields(inner), **common)
@@ -212,6 +213,24 @@ def _result_type(result: MultiAgentResult) -> str:
         if isinstance(result, known):
             return known.__name__
     return MultiAgentResult.__name__
+
+
+def _structure(result: MultiAgentResult) -> wire.Structure | None:
+    if isinstance(result, GraphResult):
+        ends = [node for edge in result.edges for node in edge]
+        nodes = [*result.execution_order, *ends, *result.entry_points]
+        return wire.Structure(
+            nodes=list(dict.fromkeys(node.node_id for node in nodes)),
+            total_nodes=result.total_nodes,
+            execution_order=[node.node_id for node in result.execution_order],
+            edges=[(source.node_id, target.node_id) for source, target in result.edges],
+            entry_points=[node.node_id for node in result.entry_points],
+            completed_nodes=result.completed_nodes,
+            failed_nodes=result.failed_nodes,
+        )
+    if isinstance(result, SwarmResult):
+        return wire.Structure(execution_order=[node.node_id for node in result.node_history])
+    return None
 
 
 def _agent_fields(result: Any) -> dict[str, Any]:
@@ -312,10 +331,9 @@ def _inner_from_wire(report: wire.NodeReport) -> AgentResult | MultiAgentResult 
     if report.error is not None:
         return error_from_wire(report.error)
     if report.results is not None:
-        kind = {"GraphResult": GraphResult, "SwarmResult": SwarmResult}.get(
-            report.result_type or "", MultiAgentResult
-        )
-        inner: MultiAgentResult = kind(
+        return _multi_agent_result(
+            report.result_type or MultiAgentResult.__name__,
+            report.structure or wire.Structure(),
             status=Status(report.status.value),
             results={name: node_result_from_wire(child) for name, child in report.results.items()},
             accumulated_usage=usage_from_wire(report.usage),
@@ -323,7 +341,6 @@ def _inner_from_wire(report: wire.NodeReport) -> AgentResult | MultiAgentResult 
             execution_count=report.execution_count,
             execution_time=report.execution_time,
         )
-        return inner
     fields: dict[str, Any] = {
         "stop_reason": report.stop_reason or "end_turn",
         "message": decode_bytes_values(report.message or {}),
@@ -342,6 +359,30 @@ def _inner_from_wire(report: wire.NodeReport) -> AgentResult | MultiAgentResult 
     if report.agent_name is None and str(plain) == report.text:
         return plain
     return RestoredAgentResult(**fields, text=report.text, agent_name=report.agent_name or "Agent")
+
+
+def _multi_agent_result(kind: str, structure: wire.Structure, **common: Any) -> MultiAgentResult:
+    """Return a Strands result of a kind, with what it has beyond a `MultiAgentResult`."""
+    if kind == SwarmResult.__name__:
+        history: list[Any] = [RemoteSwarmNode(name) for name in structure.execution_order]
+        return SwarmResult(node_history=history, **common)
+    if kind != GraphResult.__name__:
+        return MultiAgentResult(**common)
+    nodes = remote_nodes(structure.nodes)
+    for name, result in common["results"].items():
+        if name in nodes:
+            nodes[name].result = result
+            nodes[name].execution_status = result.status
+            nodes[name].execution_time = result.execution_time
+    return GraphResult(
+        total_nodes=structure.total_nodes,
+        completed_nodes=structure.completed_nodes,
+        failed_nodes=structure.failed_nodes,
+        execution_order=[nodes[name] for name in structure.execution_order],
+        edges=[(nodes[source], nodes[target]) for source, target in structure.edges],
+        entry_points=[nodes[name] for name in structure.entry_points],
+        **common,
+    )
 
 
 class _RemoteExecutor(MultiAgentBase):
@@ -374,35 +415,54 @@ class RemoteNode(GraphNode):
         return f"GraphNode({self.node_id!r})"
 
 
+class RemoteSwarmNode(SwarmNode):
+    """A `SwarmNode` of a result; its agent lives on the worker."""
+
+    def __init__(self, node_id: str) -> None:
+        """Stand for the agent of that name; it has no state to take note of."""
+        self.node_id = node_id
+        self.executor = cast(Any, _RemoteExecutor(node_id))
+        self.swarm = None
+
+
 def remote_nodes(node_ids: list[str]) -> dict[str, RemoteNode]:
     """Return the nodes of a result, by id."""
     return {node: RemoteNode(node) for node in node_ids}
 
 
-def graph_result_from_wire(report: wire.RunReport) -> GraphResult:
-    """Return the Strands `GraphResult` of a run's report."""
-    nodes = remote_nodes(list(report.nodes))
-    for node, state in report.nodes.items():
-        if state.status.value in {status.value for status in Status}:
-            nodes[node].execution_status = Status(state.status.value)
+def result_from_wire(report: wire.RunReport) -> GraphResult | SwarmResult:
+    """Return the Strands result of a run's report: a `SwarmResult` if a swarm was run."""
+    outermost = {name: state for name, state in report.nodes.items() if state.depth == 0}
     status = Status.FAILED
     if report.status is not wire.RunStatus.CANCELLED:
         status = Status(report.status.value)
-    return GraphResult(
+    result = _multi_agent_result(
+        report.result_type,
+        wire.Structure(
+            nodes=list(outermost),
+            total_nodes=len(outermost),
+            execution_order=report.execution_order,
+            edges=report.edges,
+            entry_points=report.entry_points,
+            completed_nodes=report.completed_nodes,
+            failed_nodes=report.failed_nodes,
+        ),
         status=status,
         results={node: node_result_from_wire(result) for node, result in report.results.items()},
         accumulated_usage=usage_from_wire(report.usage),
         accumulated_metrics=Metrics(latencyMs=report.latency_ms),
         execution_count=report.execution_count,
         execution_time=report.execution_time,
-        total_nodes=len(report.nodes),
-        completed_nodes=report.completed_nodes,
-        failed_nodes=report.failed_nodes,
-        execution_order=[nodes[node] for node in report.execution_order],
-        edges=[(nodes[source], nodes[target]) for source, target in report.edges],
-        entry_points=[nodes[node] for node in report.entry_points],
-        interrupted_nodes=len({info.node for info in report.interrupts}),
         interrupts=[
             Interrupt(id=info.id, name=info.name, reason=info.reason) for info in report.interrupts
         ],
     )
+    if isinstance(result, GraphResult):
+        waiting = [state.status is wire.NodeStatus.INTERRUPTED for state in outermost.values()]
+        result.interrupted_nodes = sum(waiting)
+        ends = [node for edge in result.edges for node in edge]
+        for node in (*result.execution_order, *ends, *result.entry_points):
+            stands = outermost[node.node_id].status.value
+            if stands in {status.value for status in Status}:
+                node.execution_status = Status(stands)
+    return cast(GraphResult | SwarmResult, result)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strands.multiagent.graph import GraphResult
+    from strands.multiagent.swarm import SwarmResult
 
 
 class DurableStrandsError(Exception):
@@ -59,7 +60,7 @@ class GraphFailedError(DurableStrandsError, RuntimeError):
         result: What it had reached: the partial result, with status FAILED.
     """
 
-    def __init__(self, message: str, result: GraphResult | None = None) -> None:
+    def __init__(self, message: str, result: GraphResult | SwarmResult | None = None) -> None:
         """Keep the partial result beside the message."""
         super().__init__(message)
         self.result = result

@@ -12,16 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from strands.interrupt import Interrupt
-from strands.multiagent.base import NodeResult, Status
-from strands.types._events import (
-    MultiAgentHandoffEvent,
-    MultiAgentNodeCancelEvent,
-    MultiAgentNodeInterruptEvent,
-    MultiAgentNodeStartEvent,
-    MultiAgentNodeStopEvent,
-    MultiAgentResultEvent,
-)
+from strands.types._events import MultiAgentResultEvent
 from temporalio.api.common.v1 import Payloads
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.failure.v1 import Failure
@@ -32,13 +23,14 @@ from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from . import wire
-from .codec import error_from_wire, graph_result_from_wire, node_result_from_wire
+from .codec import error_from_wire, error_to_wire, result_from_wire
 from .errors import (
     DurableStrandsError,
     GraphNotRegisteredError,
     InvalidGraphInputError,
     RunClosedError,
 )
+from .events import Narrator
 
 
 @dataclass(frozen=True)
@@ -67,9 +59,8 @@ class HistoryReader:
         self._handle = handle
         self._converter = converter
         self._position = 0
-        self._plan: wire.GraphPlan | None = None
+        self._narrator: Narrator | None = None
         self._open: dict[int, str] = {}
-        self._announced: dict[str, None] = {}
         self._reports: dict[str, wire.NodeReport] = {}
         self._asked = False
 
@@ -97,8 +88,16 @@ class HistoryReader:
         if self.closing is not None and self.closing.report is not None:
             report = self.closing.report
             if report.truncated:
-                report = report.model_copy(update={"results": report.results | self._reports})
-            yield MultiAgentResultEvent(result=graph_result_from_wire(report)).as_dict()
+                seen = {
+                    path: full
+                    for path, full in self._reports.items()
+                    if not self._tell.is_nested(path)
+                }
+                report = report.model_copy(update={"results": report.results | seen})
+            if self._narrator is not None and report.status is not wire.RunStatus.INTERRUPTED:
+                for told in self._narrator.ended(report):
+                    yield told
+            yield MultiAgentResultEvent(result=result_from_wire(report)).as_dict()
 
     async def _is_interrupted(self) -> bool:
         """Say whether the run waits for nothing but humans, and history is read to its end."""
@@ -131,78 +130,64 @@ class HistoryReader:
         if "result" not in details:
             return
         result = await self._decode(details["result"])
-        if self._plan is None:
-            self._plan = wire.GraphPlan.load(result)
+        if self._narrator is None:
+            self._narrator = Narrator(wire.GraphPlan.load(result))
             return
         outcome = wire.HooksOutcome.load(result)
-        if outcome.event != "before_node" or outcome.node is None:
-            return
-        yield self._start(outcome.node)
-        self._announced[outcome.node] = None
-        if outcome.interrupts:
-            yield self._interrupt(outcome.node, outcome.visit, outcome.interrupts)
-        elif outcome.cancel is not None:
-            yield MultiAgentNodeCancelEvent(outcome.node, outcome.cancel).as_dict()
-        else:
-            return
-        del self._announced[outcome.node]
+        self._asked |= bool(outcome.interrupts)
+        for item in self._narrator.hooked(outcome):
+            yield item
 
     async def _scheduled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_scheduled_event_attributes
         argument = wire.NodeInput.load(await self._decode(attributes.input))
-        node = argument.node
-        self._open[event.event_id] = node
-        if argument.dependencies and not argument.answers:
-            sources = [dependency.source for dependency in argument.dependencies]
-            yield MultiAgentHandoffEvent(sources, [node]).as_dict()
-        if node not in self._announced:
-            yield self._start(node)
-        self._announced.pop(node, None)
+        self._open[event.event_id] = argument.node
+        for item in self._tell.scheduled(argument):
+            yield item
 
     async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_completed_event_attributes
-        node = self._open.pop(attributes.scheduled_event_id)
+        path = self._open.pop(attributes.scheduled_event_id)
         outcome = wire.NodeOutcome.load(await self._decode(attributes.result))
         if outcome.interrupts:
-            yield self._interrupt(node, outcome.visit, outcome.interrupts)
+            self._asked = True
         else:
-            self._reports[node] = outcome.report
-            yield MultiAgentNodeStopEvent(node, node_result_from_wire(outcome.report)).as_dict()
+            self._reports[path] = outcome.report
+        for item in self._tell.completed(path, outcome):
+            yield item
 
     async def _failed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_failed_event_attributes
-        yield await self._stopped(attributes.scheduled_event_id, attributes.failure)
+        async for item in self._stopped(attributes.scheduled_event_id, attributes.failure):
+            yield item
 
     async def _timed_out(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_timed_out_event_attributes
-        yield await self._stopped(attributes.scheduled_event_id, attributes.failure)
+        async for item in self._stopped(attributes.scheduled_event_id, attributes.failure):
+            yield item
 
     async def _canceled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         self._open.pop(event.activity_task_canceled_event_attributes.scheduled_event_id)
         return
         yield
 
-    async def _stopped(self, scheduled: int, failure: Failure) -> dict[str, Any]:
+    async def _stopped(self, scheduled: int, failure: Failure) -> AsyncIterator[dict[str, Any]]:
         error = await self._converter.decode_failure(failure)
         result: Exception = error if isinstance(error, Exception) else RuntimeError(str(error))
+        info = error_to_wire(result)
         if isinstance(error, ApplicationError) and error.details:
             # Details that aren't ours leave it at the failure itself.
             with contextlib.suppress(ValueError):
-                result = error_from_wire(wire.ErrorInfo.load(error.details[0]))
-        node_result = NodeResult(result=result, status=Status.FAILED, execution_count=1)
-        return MultiAgentNodeStopEvent(self._open.pop(scheduled), node_result).as_dict()
+                info = wire.ErrorInfo.load(error.details[0])
+                result = error_from_wire(info)
+        report = wire.NodeReport(status=wire.NodeStatus.FAILED, error=info)
+        for item in self._tell.failed(self._open.pop(scheduled), result, report):
+            yield item
 
-    def _start(self, node: str) -> dict[str, Any]:
-        kinds = {plan.id: plan.kind for plan in self._plan.nodes} if self._plan else {}
-        return MultiAgentNodeStartEvent(node, kinds.get(node, "agent")).as_dict()
-
-    def _interrupt(self, node: str, visit: int, asked: list[wire.Asked]) -> dict[str, Any]:
-        self._asked = True
-        interrupts = [
-            Interrupt(wire.interrupt_id(node, visit, item.strands_id), item.name, item.reason)
-            for item in asked
-        ]
-        return MultiAgentNodeInterruptEvent(node, interrupts).as_dict()
+    @property
+    def _tell(self) -> Narrator:
+        assert self._narrator is not None, "a run records its plan before anything else"
+        return self._narrator
 
     # -- the run's end -------------------------------------------------------------------------
 

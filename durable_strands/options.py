@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from typing import Any
 
 from temporalio.common import RetryPolicy
 
@@ -32,6 +35,18 @@ class NodeOptions:
         interrupt_timeout: How long a human has to answer what the node asks; then it fails.
             Default: for ever.
         summary: Text shown for its activity in the Temporal UI. Default: id and visit.
+        input: A function that makes the node's input: it returns text or content blocks. It is
+            called with what it asks for by parameter name: `task` (text or blocks), `results`
+            (a Strands `NodeResult` by upstream node), `invocation_state` (a copy), and, where
+            the node is mapped, `item`. Async is allowed. It must be pure, since a retry calls it
+            again. Default: Strands' own text.
+        map_over: A function, called as `input` is, that returns a list: the node has one visit
+            for each item, side by side, each with its item as input. They are joined once, with
+            their results in the list's order. Items are JSON values.
+
+    Of a node that is a graph or swarm itself, `task_queue`, `timeout`, `heartbeat_timeout`,
+    `retry`, `interrupt_timeout` and `on_revisit` are what the nodes inside it begin with; the
+    rest is about the node as a whole.
     """
 
     task_queue: str | None = None
@@ -43,6 +58,8 @@ class NodeOptions:
     on_revisit: OnRevisit | None = None
     interrupt_timeout: timedelta | None = None
     summary: str | None = None
+    input: Callable[..., Any] | None = None
+    map_over: Callable[..., Any] | None = None
 
     def over(self, defaults: NodeOptions) -> NodeOptions:
         """Return these options, with `defaults` where they say nothing."""
@@ -54,6 +71,10 @@ class NodeOptions:
                 for option in fields(NodeOptions)
             }
         )
+
+    def for_all_within(self) -> NodeOptions:
+        """Return what these options of a nested graph say about the nodes inside it."""
+        return replace(self, join=None, on_failure=None, summary=None, input=None, map_over=None)
 
     def problems(self) -> list[str]:
         """Return what is wrong with these options, each problem naming its option."""
@@ -76,9 +97,37 @@ class NodeOptions:
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 found.append(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        for name in ("input", "map_over"):
+            function = getattr(self, name)
+            if function is not None:
+                found += [f"{name} {problem}" for problem in _function_problems(function)]
         if self.retry is not None:
             found += _retry_problems(self.retry)
         return found
+
+
+FUNCTION_PARAMETERS = ("task", "results", "invocation_state", "item")
+"""What a function of a node may ask for, by parameter name."""
+
+
+def _function_problems(function: object) -> list[str]:
+    if not callable(function):
+        return [f"must be a function, not {function!r:.80}"]
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return ["must be a function whose parameters can be read"]
+    wrong = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is not parameter.VAR_KEYWORD
+        and parameter.name not in FUNCTION_PARAMETERS
+        and parameter.default is parameter.empty
+    ]
+    if wrong:
+        allowed = ", ".join(FUNCTION_PARAMETERS)
+        return [f"asks for {', '.join(wrong)}; its parameters may be {allowed}"]
+    return []
 
 
 def _is_duration(value: object) -> bool:

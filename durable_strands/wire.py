@@ -461,6 +461,7 @@ class Structure(Wire):
 
     Attributes:
         nodes: Ids of its nodes, in declaration order.
+        total_nodes: How many nodes it has.
         execution_order: Ids in order of completion; of a swarm, its `node_history`.
         edges: `(source, target)` of each edge.
         entry_points: Ids of its entry points.
@@ -469,6 +470,7 @@ class Structure(Wire):
     """
 
     nodes: list[str] = Field(default_factory=list)
+    total_nodes: int = 0
     execution_order: list[str] = Field(default_factory=list)
     edges: list[tuple[str, str]] = Field(default_factory=list)
     entry_points: list[str] = Field(default_factory=list)
@@ -711,11 +713,23 @@ class Turn(Wire):
 
 
 class Item(Wire):
-    """One of the items over which a node is mapped: its value, its index from 0, and of how many."""
+    """One of the items over which a node is mapped, its index from 0, and how many there are."""
 
     value: JsonValue
     index: int
     of: int
+
+
+class Enclosing(Wire):
+    """A visit of a nested graph or swarm in which another visit takes place.
+
+    Attributes:
+        visit: Its number.
+        sources: Ids of the nodes whose results it consumed.
+    """
+
+    visit: int
+    sources: list[str] = Field(default_factory=list)
 
 
 class NodeInput(Wire):
@@ -728,7 +742,9 @@ class NodeInput(Wire):
         task: The task of the graph or swarm that the node is in.
         dependencies: Results that this firing consumed, in declaration order of their nodes.
         turn: What an agent of a swarm is told besides.
+        handoff: What it handed over before it asked, in a visit that goes on.
         item: What the visit is about, of a node that is mapped over a list.
+        enclosing: The visits that it takes place in, the outermost first.
         invocation_state: The run's invocation state at dispatch.
         answers: All answers of a visit that asked; it goes on from its snapshot.
         snapshot: The agent's Strands snapshot, from its last visit if it carries state, or from
@@ -744,7 +760,9 @@ class NodeInput(Wire):
     task: Task
     dependencies: list[Dependency] = Field(default_factory=list)
     turn: Turn | None = None
+    handoff: Handoff | None = None
     item: Item | None = None
+    enclosing: list[Enclosing] = Field(default_factory=list)
     invocation_state: dict[str, Any] = Field(default_factory=dict)
     answers: list[Answer] = Field(default_factory=list)
     snapshot: dict[str, Any] | None = None

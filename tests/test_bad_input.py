@@ -18,7 +18,7 @@ from strands.agent import AgentResult
 from strands.hooks import HookProvider, HookRegistry
 from strands.hooks.events import BeforeNodeCallEvent
 from strands.multiagent.base import Status
-from strands.multiagent.graph import Graph, GraphBuilder, GraphState
+from strands.multiagent.graph import Graph, GraphBuilder, GraphResult, GraphState
 from strands.session.file_session_manager import FileSessionManager
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
@@ -852,7 +852,7 @@ async def test_an_input_that_is_too_large_fails_its_node_once(client: Client) ->
         assert sorted(await scheduled(client, run.id)) == ["graph.a", "graph.b", "graph.c"]
         assert isinstance(error.__cause__, GraphFailedError)
         partial = error.__cause__.result
-        assert partial is not None
+        assert isinstance(partial, GraphResult)
         assert [node.node_id for node in partial.execution_order] == ["a", "b", "c"]
 
 

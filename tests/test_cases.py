@@ -127,7 +127,7 @@ def failed(outcome: Outcome, kind: type[Exception], message: str) -> GraphResult
     assert str(outcome.error) == message
     cause = outcome.error.__cause__
     assert isinstance(cause, GraphFailedError)
-    assert cause.result is not None
+    assert isinstance(cause.result, GraphResult)
     assert cause.result.status is Status.FAILED
     assert outcome.result is None
     return cause.result

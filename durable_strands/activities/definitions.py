@@ -15,7 +15,7 @@ from .failures import check_size, to_application_error
 from .hooks import run_hooks
 from .journal import read_journal
 from .node import run_visit
-from .pool import ExecutorPool
+from .prepare import prepare
 from .registry import GraphRegistry, RegisteredGraph
 
 Activity = Callable[..., Any]
@@ -54,24 +54,28 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
 
     @activity.defn(name=wire.HOOKS_ACTIVITY)
     async def hooks(data: dict[str, Any]) -> dict[str, Any]:
-        found = find(data["graph"])
-        return await run_hooks(found.template, found.plan, data, payload_limit)
+        return await run_hooks(find(data["graph"]), data, payload_limit)
+
+    @activity.defn(name=wire.PREPARE_ACTIVITY)
+    async def prepared(data: dict[str, Any]) -> dict[str, Any]:
+        return await prepare(find(data["graph"]), data)
 
     @activity.defn(name=wire.JOURNAL_ACTIVITY)
     async def journal(data: dict[str, Any]) -> dict[str, Any]:
         return await read_journal(data)
 
     nodes = [
-        _node_activity(graph.name, node.id, graph.pool)
+        _node_activity(graph, path)
         for graph in registry
-        for node in graph.plan.nodes
+        for path, node in graph.plan.paths()
+        if node.plan is None
     ]
-    return [plan, edges, hooks, journal, *nodes]
+    return [plan, edges, hooks, prepared, journal, *nodes]
 
 
-def _node_activity(graph: str, node: str, pool: ExecutorPool) -> Activity:
-    @activity.defn(name=wire.activity_type(graph, node))
+def _node_activity(graph: RegisteredGraph, path: str) -> Activity:
+    @activity.defn(name=wire.activity_type(graph.name, path))
     async def visit(data: dict[str, Any]) -> dict[str, Any]:
-        return await run_visit(node, pool, data)
+        return await run_visit(graph, path, data)
 
     return visit

@@ -36,7 +36,7 @@ async def evaluate_edges(
         A `wire.EdgesOutcome` as a JSON object.
     """
     request = wire.EdgesInput.load(data)
-    state = graph_state(graph.plan, request.state)
+    state = graph_state(graph.part(request.within).plan, request.state)
     invocation_state = copy.deepcopy(request.invocation_state)
     answers: list[list[bool]] = []
     completed = {node.node_id: node for node in state.completed_nodes}
@@ -46,13 +46,13 @@ async def evaluate_edges(
         }
         verdicts: list[bool] = []
         for source, target, ordinal in question.edges:
+            named = wire.EdgePlan(source=source, target=target, ordinal=ordinal)
             try:
-                edge = graph.edge(source, target, ordinal)
+                edge = graph.edge(request.within, named)
                 verdict = await _verdict(edge, state, invocation_state)
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled(error):
                     raise
-                named = wire.EdgePlan(source=source, target=target, ordinal=ordinal)
                 return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
             verdicts.append(verdict)
             if verdict and question.until_true:

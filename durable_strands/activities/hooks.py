@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strands.hooks.events import (
     AfterMultiAgentInvocationEvent,
@@ -20,12 +20,16 @@ from strands.hooks.events import (
 from strands.hooks.registry import BaseHookEvent
 from strands.interrupt import _InterruptState
 from strands.multiagent.graph import Graph
+from strands.multiagent.swarm import Swarm
 
 from .. import wire
 from ..codec import error_to_wire
 from .failures import check_size, is_being_cancelled
 from .interrupts import answered, asked
-from .views import graph_state, state_changes
+from .views import source_of, state_changes
+
+if TYPE_CHECKING:
+    from .registry import RegisteredGraph
 
 _EVENTS: dict[wire.HookEvent, type[BaseHookEvent]] = {
     "before_run": BeforeMultiAgentInvocationEvent,
@@ -35,20 +39,19 @@ _EVENTS: dict[wire.HookEvent, type[BaseHookEvent]] = {
 }
 
 
-def hook_events(graph: Graph) -> list[wire.HookEvent]:
-    """Return the events for which a graph has hooks, plugins' hooks included."""
+def hook_events(graph: Graph | Swarm) -> list[wire.HookEvent]:
+    """Return the events for which a graph or swarm has hooks, plugins' hooks included."""
     callbacks = graph.hooks._registered_callbacks
     return [name for name, event in _EVENTS.items() if callbacks.get(event)]
 
 
 async def run_hooks(
-    template: Graph, plan: wire.GraphPlan, data: dict[str, Any], payload_limit: int | None
+    graph: RegisteredGraph, data: dict[str, Any], payload_limit: int | None
 ) -> dict[str, Any]:
     """Run the hooks of one event, in Strands' order: the body of the hooks activity.
 
     Args:
-        template: The registered graph's instance; its hooks run.
-        plan: The graph's plan.
+        graph: The graph whose hooks they are, or in which their graph or swarm is nested.
         data: A `wire.HooksInput` as a JSON object.
         payload_limit: Bytes that the outcome may have; None for no limit.
 
@@ -58,17 +61,18 @@ async def run_hooks(
     """
     request = wire.HooksInput.load(data)
     state = copy.deepcopy(request.invocation_state)
-    source = copy.copy(template)
-    source.state = graph_state(plan, request.state)
+    part = graph.part(request.within)
+    source = source_of(part.template, part.plan, request.state)
     source._interrupt_state = _InterruptState(
         interrupts={answer.strands_id: answered(answer) for answer in request.answers}
     )
     kind: Any = _EVENTS[request.event]
     about = {} if request.node is None else {"node_id": request.node}
     event = kind(source=source, invocation_state=state, **about)
-    outcome = wire.HooksOutcome(event=request.event, node=request.node, visit=request.visit)
+    path = None if request.node is None else wire.join(request.within, request.node)
+    outcome = wire.HooksOutcome(event=request.event, node=path, visit=request.visit)
     try:
-        _, interrupts = await template.hooks.invoke_callbacks_async(event)
+        _, interrupts = await source.hooks.invoke_callbacks_async(event)
         questions = asked(interrupts, f"a hook of {request.event}")
         changes = state_changes(request.invocation_state, state, "a hook")
         outcome = outcome.model_copy(
@@ -82,7 +86,7 @@ async def run_hooks(
     except (Exception, asyncio.CancelledError) as error:
         if is_being_cancelled(error):
             raise
-        failed = wire.HooksOutcome(event=request.event, node=request.node, visit=request.visit)
+        failed = wire.HooksOutcome(event=request.event, node=path, visit=request.visit)
         return failed.model_copy(update={"error": error_to_wire(error)}).dump()
     return outcome.dump()
 

@@ -1,7 +1,8 @@
 """Runs one visit of one node: the activity behind every node of a graph.
 
 The way of the data: input -> a fresh executor, with its carried state if it has any -> the
-prompt -> the executor's stream -> Strands' `NodeResult`, as `Graph` would make it -> outcome.
+prompt -> the executor's stream -> Strands' `NodeResult`, as `Graph` or `Swarm` would make it ->
+outcome.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import logging
 import time
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 
 from strands.agent.base import AgentBase
 from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
@@ -22,24 +23,28 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 from temporalio import activity
 
 from .. import wire
-from ..codec import node_result_to_wire, task_from_wire
+from ..codec import node_result_to_wire
 from ..errors import NodeTimeoutError, TopologyMismatchError
+from ..options import NodeOptions
 from .context import CurrentNode, current
 from .failures import check_size, to_application_error
+from .handoff import turn_notes
 from .heartbeat import heartbeats
 from .interrupts import asked, resume_input
-from .pool import ExecutorPool, can_snapshot
+from .pool import can_snapshot
+from .prepare import built_input
+from .registry import RegisteredGraph
 from .views import state_changes
 
 logger = logging.getLogger(__name__)
 
 
-async def run_visit(node: str, pool: ExecutorPool, data: dict[str, Any]) -> dict[str, Any]:
+async def run_visit(graph: RegisteredGraph, node: str, data: dict[str, Any]) -> dict[str, Any]:
     """Run a visit: the body of a node's activity.
 
     Args:
-        node: The node that the activity is of.
-        pool: Executors of the node's graph.
+        graph: The graph that the node is in.
+        node: Path of the node that the activity is of.
         data: A `wire.NodeInput` as a JSON object.
 
     Returns:
@@ -67,7 +72,7 @@ async def run_visit(node: str, pool: ExecutorPool, data: dict[str, Any]) -> dict
     )
     async with heartbeats():
         try:
-            outcome = (await _outcome(pool, visit)).dump()
+            outcome = (await _outcome(graph, visit)).dump()
             check_size(f"the result of node {visit.node!r}", outcome, visit.payload_limit)
             return outcome
         except Exception as error:
@@ -81,13 +86,20 @@ async def run_visit(node: str, pool: ExecutorPool, data: dict[str, Any]) -> dict
             raise to_application_error(error) from None
 
 
-async def _outcome(pool: ExecutorPool, visit: wire.NodeInput) -> wire.NodeOutcome:
+async def _outcome(graph: RegisteredGraph, visit: wire.NodeInput) -> wire.NodeOutcome:
     state = copy.deepcopy(visit.invocation_state)
-    with pool.lease(visit.graph, visit.node) as lease:
+    with (
+        graph.pool.lease(visit.graph, visit.node) as lease,
+        turn_notes(visit.turn, visit.handoff) as notes,
+    ):
         executor = lease.executor
         if visit.snapshot is not None:
             executor.load_snapshot(Snapshot.from_dict(decode_bytes_values(visit.snapshot)))
-        prompt = resume_input(executor, visit.answers) if visit.answers else build_input(visit)
+        prompt = (
+            resume_input(executor, visit.answers)
+            if visit.answers
+            else await _prompt(graph.options(visit.node), visit)
+        )
         result = await _within(
             visit.node_timeout, visit.node, execute(visit.node, executor, prompt, state)
         )
@@ -103,6 +115,7 @@ async def _outcome(pool: ExecutorPool, visit: wire.NodeInput) -> wire.NodeOutcom
         interrupts=asked(result.interrupts, f"node {visit.node!r}"),
         state_changes=state_changes(visit.invocation_state, state, f"node {visit.node!r}"),
         snapshot=snapshot,
+        handoff=notes.handoff if notes is not None else None,
     )
 
 
@@ -116,21 +129,11 @@ async def _within(seconds: float | None, node: str, execution: Awaitable[NodeRes
         raise NodeTimeoutError(f"Node '{node}' execution timed out after {seconds}s") from timeout
 
 
-def build_input(visit: wire.NodeInput) -> list[ContentBlock]:
-    """Build a node's prompt, block by block as Strands' `Graph._build_node_input` does."""
-    task = task_from_wire(visit.task)
-    if not visit.dependencies:
-        return [ContentBlock(text=task)] if isinstance(task, str) else task
-    if isinstance(task, str):
-        blocks = [ContentBlock(text=f"Original Task: {task}")]
-    else:
-        blocks = [ContentBlock(text="Original Task:"), *task]
-    blocks.append(ContentBlock(text="\nInputs from previous nodes:"))
-    for dependency in visit.dependencies:
-        blocks.append(ContentBlock(text=f"\nFrom {dependency.source}:"))
-        for said in dependency.texts:
-            blocks.append(ContentBlock(text=f"  - {said.agent_name or 'Agent'}: {said.text}"))
-    return blocks
+async def _prompt(options: NodeOptions, visit: wire.NodeInput) -> list[ContentBlock]:
+    blocks = visit.blocks()
+    if options.input is not None:
+        blocks = await built_input(options.input, visit)
+    return cast(list[ContentBlock], decode_bytes_values(blocks))
 
 
 async def execute(

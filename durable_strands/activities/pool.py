@@ -13,14 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 from strands import Agent
 from strands.multiagent.graph import Graph
+from strands.multiagent.swarm import Swarm
 from strands.telemetry.metrics import EventLoopMetrics
 from strands.types._snapshot import Snapshot
 
+from .. import wire
 from ..errors import TopologyMismatchError
+from .handoff import replace_handoff_tools
 
 _SPARE = 32
 """Most idle executors kept per node. A node that is never visited must not pile them up."""
@@ -29,6 +32,32 @@ _SPARE = 32
 def can_snapshot(executor: object) -> bool:
     """Say whether an executor's state can be taken and given back, as Strands' Agent can."""
     return hasattr(executor, "take_snapshot") and hasattr(executor, "load_snapshot")
+
+
+def is_nested(executor: object) -> TypeGuard[Graph | Swarm]:
+    """Say whether an executor is run node by node, in the workflow that it is nested in.
+
+    A subclass may do anything in its own methods, so it runs whole in one activity.
+    """
+    return type(executor) in (Graph, Swarm)
+
+
+def executors_of(template: Graph | Swarm, within: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the executors that visits run, by path: those of nested graphs, not the graphs."""
+    for node_id, node in template.nodes.items():
+        path = wire.join(within, node_id)
+        if is_nested(node.executor):
+            yield from executors_of(node.executor, path)
+        else:
+            yield path, node.executor
+
+
+def _swarms(template: Graph | Swarm) -> Iterator[Swarm]:
+    if isinstance(template, Swarm):
+        yield template
+    for node in template.nodes.values():
+        if is_nested(node.executor):
+            yield from _swarms(node.executor)
 
 
 class Lease:
@@ -58,7 +87,7 @@ class Lease:
 class ExecutorPool:
     """The executors of one registered graph on this worker."""
 
-    def __init__(self, build: Callable[[], Graph], template: Graph) -> None:
+    def __init__(self, build: Callable[[], Graph | Swarm], template: Graph | Swarm) -> None:
         """Begin empty.
 
         Args:
@@ -66,11 +95,11 @@ class ExecutorPool:
             template: The instance that the plan was made from; it is never executed.
         """
         self._build = build
-        self._free: dict[str, deque[Lease]] = {node: deque() for node in template.nodes}
+        self._free: dict[str, deque[Lease]] = {path: deque() for path, _ in executors_of(template)}
 
     @contextmanager
     def lease(self, graph: str, node: str) -> Iterator[Lease]:
-        """Hand out a fresh executor of `node`, and take it back after the visit.
+        """Hand out a fresh executor of the node at a path, and take it back after the visit.
 
         Raises:
             TopologyMismatchError: The graph has no such node (any more).
@@ -83,6 +112,11 @@ class ExecutorPool:
             )
         if not self._free[node]:
             self._stock()
+        if not self._free[node]:
+            raise TopologyMismatchError(
+                f"The factory of graph {graph!r} has built a graph without node {node!r}, which it "
+                "had at first. It must build the same graph each time."
+            )
         lease = self._free[node].popleft()
         yield lease
         if lease.reset() and len(self._free[node]) < _SPARE:
@@ -91,10 +125,13 @@ class ExecutorPool:
 
     def _stock(self) -> None:
         """Build the graph once more and keep an executor of it for every node."""
-        for node_id, node in self._build().nodes.items():
-            idle = self._free.setdefault(node_id, deque())
+        built = self._build()
+        for swarm in _swarms(built):
+            replace_handoff_tools(swarm)
+        for path, executor in executors_of(built):
+            idle = self._free.setdefault(path, deque())
             if len(idle) < _SPARE:
-                idle.append(Lease(node.executor, _initial_state(node.executor)))
+                idle.append(Lease(executor, _initial_state(executor)))
 
 
 def _initial_state(executor: object) -> Snapshot | None:

@@ -6,77 +6,90 @@ then, not in the middle of a run.
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import timedelta
-from typing import Any, TypeVar, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
-from pydantic import ValidationError
-from strands.multiagent.base import MultiAgentBase
 from strands.multiagent.graph import Graph, GraphEdge
+from strands.multiagent.swarm import Swarm
 
 from .. import wire
-from ..codec import is_json
 from ..errors import GraphNotRegisteredError, InvalidGraphError, TopologyMismatchError
-from ..options import DEFAULT_RETRY, GraphOptions, NodeOptions
-from ..workflows.topology import topology_of
-from .hooks import hook_events
-from .pool import ExecutorPool, can_snapshot
+from ..options import GraphOptions, NodeOptions
+from .plans import Part, check_text, parts_of
+from .pool import ExecutorPool
 
 GraphFactory = Callable[[], Graph]
+SwarmFactory = Callable[[], Swarm]
 F = TypeVar("F", bound=GraphFactory)
-
-_DEFAULTS = NodeOptions(
-    timeout=timedelta(hours=1), heartbeat_timeout=timedelta(seconds=30), retry=DEFAULT_RETRY
-)
+S = TypeVar("S", bound=SwarmFactory)
 
 
 class RegisteredGraph:
-    """A graph as a worker knows it.
+    """A graph, or a swarm, as a worker knows it.
 
     Attributes:
         name: The registered name.
-        plan: Its topology, as recorded by each run.
+        plan: Its plan, as recorded by each run.
         pool: Its executors, ready for visits.
-        template: One built instance, for its conditions and its structure; never executed.
     """
 
-    def __init__(self, name: str, factory: GraphFactory, options: GraphOptions) -> None:
-        """Build the graph once and derive everything from that instance.
+    def __init__(
+        self,
+        name: str,
+        kind: type[Graph | Swarm],
+        factory: Callable[[], Graph | Swarm],
+        options: GraphOptions,
+    ) -> None:
+        """Build it once and derive everything from that instance.
 
         Raises:
             InvalidGraphError: The factory or an option is wrong.
         """
         self.name = name
-        self.template = _build(name, factory)
-        self._conditions = {
-            (edge.from_node.node_id, edge.to_node.node_id, ordinal): edge
-            for edge, ordinal in _ordered_edges(name, self.template)
-        }
-        self.plan = _plan(name, self.template, self._conditions, options)
-        self.pool = ExecutorPool(lambda: _build(name, factory), self.template)
+        template = _build(name, kind, factory)
+        self._parts = parts_of(name, template, options)
+        self._options = options.nodes
+        self.plan = self._parts[""].plan
+        self.pool = ExecutorPool(lambda: _build(name, kind, factory), template)
 
-    def edge(self, source: str, target: str, ordinal: int) -> GraphEdge:
-        """Return an edge of the template.
+    def part(self, within: str) -> Part:
+        """Return the graph or swarm at a path; the outermost is at `""`.
+
+        Raises:
+            TopologyMismatchError: There is none (any more).
+        """
+        found = self._parts.get(within)
+        if found is None:
+            raise self.gone(f"graph or swarm at {within!r}")
+        return found
+
+    def edge(self, within: str, edge: wire.EdgePlan) -> GraphEdge:
+        """Return an edge of the graph at a path.
 
         Raises:
             TopologyMismatchError: The graph has no such edge (any more).
         """
-        found = self._conditions.get((source, target, ordinal))
+        found = self.part(within).edges.get((edge.source, edge.target, edge.ordinal))
         if found is None:
-            edge = wire.EdgePlan(source=source, target=target, ordinal=ordinal)
-            raise TopologyMismatchError(
-                f"Graph {self.name!r} on this worker has no edge {edge}, but the run's plan "
-                "does: it was started with another version of the graph. Deploy a worker that "
-                "still has the edge, or start a new run."
-            )
+            raise self.gone(f"edge {edge}" + (f" in {within!r}" if within else ""))
         return found
+
+    def options(self, path: str) -> NodeOptions:
+        """Return what was said about the node at a path alone."""
+        return self._options.get(path, NodeOptions())
+
+    def gone(self, what: str) -> TopologyMismatchError:
+        """Return the error of a run whose plan has something that this worker hasn't."""
+        return TopologyMismatchError(
+            f"Graph {self.name!r} on this worker has no {what}, but the run's plan does: it was "
+            "started with another version of the graph. Deploy a worker that still has it, or "
+            "start a new run."
+        )
 
 
 class GraphRegistry:
-    """The graphs that a worker serves, by name.
+    """The graphs and swarms that a worker serves, by name.
 
     Example:
         ```python
@@ -150,33 +163,81 @@ class GraphRegistry:
             on_failure: Default of the nodes: `"fail_fast"` or `"prune"`.
             max_concurrency: Most nodes of a run in flight at once; None for no limit.
             defaults: Options of every node.
-            nodes: Options of single nodes, by node id.
+            nodes: Options of single nodes, by path: a node's id, and for a node of a nested
+                graph or swarm the ids on the way to it, as in `"team/writer"`.
 
         Raises:
             InvalidGraphError: Something of this is wrong; the message says what.
         """
+        options = GraphOptions(
+            semantics=semantics,
+            join=join,
+            on_failure=on_failure,
+            max_concurrency=max_concurrency,
+            defaults=defaults or NodeOptions(),
+            nodes=dict(nodes or {}),
+        )
+        self._add(name, Graph, factory, options)
+
+    def swarm(
+        self,
+        name: str,
+        *,
+        defaults: NodeOptions | None = None,
+        nodes: Mapping[str, NodeOptions] | None = None,
+    ) -> Callable[[S], S]:
+        """Register the decorated factory of a swarm; see `add_swarm` for the arguments."""
+
+        def register(factory: S) -> S:
+            self.add_swarm(name, factory, defaults=defaults, nodes=nodes)
+            return factory
+
+        return register
+
+    def add_swarm(
+        self,
+        name: str,
+        factory: SwarmFactory,
+        *,
+        defaults: NodeOptions | None = None,
+        nodes: Mapping[str, NodeOptions] | None = None,
+    ) -> None:
+        """Register a factory of a swarm under a name; each turn becomes an activity.
+
+        Everything that `Swarm` takes (entry point, limits, timeouts) is taken from the built
+        swarm.
+
+        Args:
+            name: What runs are started by.
+            factory: Called without arguments, returns a newly built Strands `Swarm` with new
+                agents at each call.
+            defaults: Options of every agent.
+            nodes: Options of single agents, by name.
+
+        Raises:
+            InvalidGraphError: Something of this is wrong; the message says what.
+        """
+        options = GraphOptions(defaults=defaults or NodeOptions(), nodes=dict(nodes or {}))
+        self._add(name, Swarm, factory, options)
+
+    def _add(
+        self,
+        name: str,
+        kind: type[Graph | Swarm],
+        factory: Callable[[], Graph | Swarm],
+        options: GraphOptions,
+    ) -> None:
         _check_name(name)
         if name in self._graphs:
             raise InvalidGraphError(f"A graph named {name!r} is registered already.")
-        self._graphs[name] = RegisteredGraph(
-            name,
-            factory,
-            GraphOptions(
-                semantics=semantics,
-                join=join,
-                on_failure=on_failure,
-                max_concurrency=max_concurrency,
-                defaults=defaults or NodeOptions(),
-                nodes=dict(nodes or {}),
-            ),
-        )
+        self._graphs[name] = RegisteredGraph(name, kind, factory, options)
 
     @property
     def names(self) -> list[str]:
         """Names of the registered graphs, in order of registration."""
         return list(self._graphs)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[RegisteredGraph]:
         """Iterate over the registered graphs, in order of registration."""
         return iter(self._graphs.values())
 
@@ -199,7 +260,7 @@ class GraphRegistry:
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name.strip():
         raise InvalidGraphError(f"A graph's name must be a text that isn't empty, not {name!r}.")
-    _check_text(f"the name {name!r:.80}", name)
+    check_text(f"the name {name!r:.80}", name)
     if name.startswith(wire.RESERVED_PREFIX):
         raise InvalidGraphError(
             f"The name {name!r} starts with {wire.RESERVED_PREFIX!r}, which is kept for this "
@@ -207,262 +268,26 @@ def _check_name(name: str) -> None:
         )
 
 
-_LONGEST_TYPE = 950
-"""Bytes of an activity type, and of an activity id, that a Temporal server takes, less a margin
-for the visit's number (the limit is 1000)."""
-
-
-def _check_text(what: str, text: str) -> None:
-    """Refuse a text that can't be part of an activity's type: every task would fail with it."""
-    try:
-        size = len(text.encode())
-    except UnicodeError as error:
-        raise InvalidGraphError(f"{what} is no valid Unicode text: {error}.") from error
-    if size > _LONGEST_TYPE:
+def _build(
+    name: str, kind: type[Graph | Swarm], factory: Callable[[], Graph | Swarm]
+) -> Graph | Swarm:
+    what = kind.__name__.lower()
+    if isinstance(factory, (Graph, Swarm)) or not callable(factory):
         raise InvalidGraphError(
-            f"{what} is too long: it has {size} bytes. The graph's name and a node's id together "
-            f"may have {_LONGEST_TYPE}."
-        )
-
-
-def _build(name: str, factory: GraphFactory) -> Graph:
-    if isinstance(factory, Graph) or not callable(factory):
-        raise InvalidGraphError(
-            f"Graph {name!r}: give a factory, a function without arguments that builds and returns "
-            f"the graph, not a {type(factory).__name__}. Runs must not share agents."
+            f"{kind.__name__} {name!r}: give a factory, a function without arguments that builds "
+            f"and returns the {what}, not a {type(factory).__name__}. Runs must not share agents."
         )
     with warnings.catch_warnings():
         # A run is bounded by what the operator sets on it as much as by the builder's limits.
         warnings.filterwarnings("ignore", message="graph has no max_node_executions")
-        graph = factory()
-    if not isinstance(graph, Graph):
+        built = factory()
+    if not isinstance(built, kind):
+        hint = {
+            "graph": "a built strands.multiagent.Graph (end it with `return builder.build()`)",
+            "swarm": "a strands.multiagent.Swarm",
+        }[what]
         raise InvalidGraphError(
-            f"The factory of graph {name!r} returned a {type(graph).__name__}; it must return a "
-            "built strands.multiagent.Graph (end it with `return builder.build()`)."
+            f"The factory of {what} {name!r} returned a {type(built).__name__}; it must return "
+            f"{hint}."
         )
-    return graph
-
-
-def _ordered_edges(name: str, graph: Graph) -> list[tuple[GraphEdge, int]]:
-    """Return a graph's edges by (source, target, ordinal), each with its ordinal.
-
-    Strands keeps edges in a set, so the order among parallel edges is lost. It is restored
-    from the place of each condition in its source, which is the same in every process.
-    """
-    index = {node: i for i, node in enumerate(graph.nodes)}
-    edges = sorted(
-        graph.edges,
-        key=lambda edge: (
-            index[edge.from_node.node_id],
-            index[edge.to_node.node_id],
-            _condition_place(edge),
-        ),
-    )
-    ordered: list[tuple[GraphEdge, int]] = []
-    for edge in edges:
-        ends = (edge.from_node.node_id, edge.to_node.node_id)
-        ordinal = 0
-        if ordered:
-            before, number = ordered[-1]
-            if (before.from_node.node_id, before.to_node.node_id) == ends:
-                ordinal = number + 1
-                if _condition_place(before) == _condition_place(edge):
-                    raise InvalidGraphError(
-                        f"Graph {name!r} has two edges {ends[0]} -> {ends[1]} whose conditions "
-                        f"({condition_name(edge)}) can't be told apart across processes. Give "
-                        "each its own function, or join them into one condition."
-                    )
-        ordered.append((edge, ordinal))
-    return ordered
-
-
-def _condition_place(edge: GraphEdge) -> tuple[Any, ...]:
-    condition = edge.condition
-    if condition is None:
-        return ("",)
-    code = getattr(inspect.unwrap(condition), "__code__", None)
-    if code is None:
-        return (condition_name(edge),)
-    # Two conditions in one line differ in where their instructions come from.
-    places = [tuple(-1 if at is None else at for at in place) for place in code.co_positions()]
-    bound = [cell.cell_contents for cell in getattr(condition, "__closure__", None) or ()]
-    bound.append(list(getattr(condition, "__defaults__", None) or ()))
-    return (
-        condition_name(edge),
-        code.co_firstlineno,
-        places,
-        *(repr(value) for value in bound if is_json(value)),
-    )
-
-
-def condition_name(edge: GraphEdge) -> str | None:
-    """Return a readable name of an edge's condition, None if it has none."""
-    condition = edge.condition
-    if condition is None:
-        return None
-    module = getattr(condition, "__module__", type(condition).__module__)
-    name = getattr(condition, "__qualname__", type(condition).__qualname__)
-    return f"{module}:{name}"
-
-
-def _plan(
-    name: str,
-    graph: Graph,
-    edges: Mapping[tuple[str, str, int], GraphEdge],
-    options: GraphOptions,
-) -> wire.GraphPlan:
-    _check_graph(name, graph)
-    _check_options(name, graph, options)
-    entries = {node.node_id for node in graph.entry_points}
-    try:
-        plan = _checked_plan(name, graph, edges, options, entries)
-    except ValidationError as error:
-        raise InvalidGraphError(f"Graph {name!r}: {wire.explain(error)}.") from error
-    return _with_carried_state(plan, graph).with_fingerprint()
-
-
-def _checked_plan(
-    name: str,
-    graph: Graph,
-    edges: Mapping[tuple[str, str, int], GraphEdge],
-    options: GraphOptions,
-    entries: set[str],
-) -> wire.GraphPlan:
-    return wire.GraphPlan(
-        version=wire.WIRE_VERSION,
-        graph=name,
-        nodes=[_node_plan(node, graph, options) for node in graph.nodes],
-        edges=[
-            wire.EdgePlan(
-                source=source, target=target, ordinal=ordinal, condition=condition_name(edge)
-            )
-            for (source, target, ordinal), edge in edges.items()
-        ],
-        entry_points=[node for node in graph.nodes if node in entries],
-        semantics=options.semantics,
-        max_concurrency=options.max_concurrency,
-        max_node_executions=graph.max_node_executions,
-        execution_timeout=graph.execution_timeout,
-        hooks=hook_events(graph),
-    )
-
-
-def _check_graph(name: str, graph: Graph) -> None:
-    if graph.session_manager is not None:
-        raise InvalidGraphError(
-            f"Graph {name!r} has a session manager. Temporal's history does its job: it keeps "
-            "every result and resumes after a crash. Take `set_session_manager` away."
-        )
-    for node in graph.nodes:
-        if not node:
-            raise InvalidGraphError(f"Graph {name!r} has a node whose id is empty.")
-        _check_text(f"Graph {name!r}: the node id {node!r:.80}", wire.activity_type(name, node))
-
-
-def _check_options(name: str, graph: Graph, options: GraphOptions) -> None:
-    def refuse(problem: str) -> None:
-        raise InvalidGraphError(f"Graph {name!r}: {problem}.")
-
-    for option, allowed in (
-        ("semantics", get_args(wire.Semantics)),
-        ("join", get_args(wire.Join)),
-        ("on_failure", get_args(wire.OnFailure)),
-    ):
-        value = getattr(options, option)
-        if value not in allowed:
-            refuse(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
-    most = options.max_concurrency
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        refuse(f"max_concurrency must be a number from 1, or None, not {most!r}")
-    for path, node in {"defaults": options.defaults, **options.nodes}.items():
-        if not isinstance(node, NodeOptions):
-            refuse(f"the options of {path!r} must be a NodeOptions, not {type(node).__name__}")
-        for problem in node.problems():
-            refuse(f"{path}: {problem}")
-    unknown = [path for path in options.nodes if path not in graph.nodes]
-    if unknown:
-        known = ", ".join(graph.nodes)
-        refuse(f"options are given for {unknown[0]!r}, which is no node of it; it has: {known}")
-    if options.semantics == "strands":
-        joins = [options.join, options.defaults.join, *(o.join for o in options.nodes.values())]
-        if "any" in joins:
-            refuse('join "any" has no meaning with semantics "strands", which has OR-joins only')
-
-
-def _node_plan(node: str, graph: Graph, options: GraphOptions) -> wire.NodePlan:
-    chosen = (
-        options.nodes.get(node, NodeOptions())
-        .over(options.defaults)
-        .over(
-            replace(
-                _DEFAULTS,
-                join=options.join,
-                on_failure=options.on_failure,
-                on_revisit="reset" if graph.reset_on_revisit else "keep",
-            )
-        )
-    )
-    retry = chosen.retry
-    assert retry is not None, "the library's defaults say something for each option"
-    assert chosen.timeout is not None
-    assert chosen.heartbeat_timeout is not None
-    assert chosen.join is not None
-    assert chosen.on_failure is not None
-    assert chosen.on_revisit is not None
-    timeout = chosen.timeout.total_seconds()
-    if graph.node_timeout is not None and chosen.timeout == _DEFAULTS.timeout:
-        timeout = max(timeout, graph.node_timeout + 60)  # Strands' limit is to bite first.
-    multiagent = isinstance(graph.nodes[node].executor, MultiAgentBase)
-    return wire.NodePlan(
-        id=node,
-        kind="multiagent" if multiagent else "agent",
-        join=chosen.join,
-        on_failure=chosen.on_failure,
-        on_revisit=chosen.on_revisit,
-        interrupt_timeout=(
-            None if chosen.interrupt_timeout is None else chosen.interrupt_timeout.total_seconds()
-        ),
-        task_queue=chosen.task_queue,
-        timeout=timeout,
-        node_timeout=graph.node_timeout,
-        heartbeat_timeout=chosen.heartbeat_timeout.total_seconds(),
-        retry=wire.RetryPlan(
-            initial_interval=retry.initial_interval.total_seconds(),
-            backoff_coefficient=retry.backoff_coefficient,
-            maximum_interval=(
-                None if retry.maximum_interval is None else retry.maximum_interval.total_seconds()
-            ),
-            maximum_attempts=retry.maximum_attempts,
-            non_retryable_error_types=list(retry.non_retryable_error_types or ()),
-        ),
-        summary=chosen.summary,
-    )
-
-
-def _with_carried_state(plan: wire.GraphPlan, graph: Graph) -> wire.GraphPlan:
-    """Mark the nodes whose agents' state travels: those that keep it and can come again.
-
-    What can come again is a node in a cycle, an entry point that other nodes lead to, under
-    Strands' rule a node that several lead to, and whatever lies downstream of one of these.
-    """
-    shape = topology_of(plan)
-    again = [
-        shape.joins_cycle[shape.index[node.id]]
-        or (bool(incoming) and node.id in plan.entry_points)
-        or (len(incoming) > 1 and plan.semantics == "strands")
-        for node, incoming in zip(plan.nodes, shape.incoming, strict=True)
-    ]
-    todo = [node for node, repeats in enumerate(again) if repeats]
-    while todo:
-        for edge in shape.outgoing[todo.pop()]:
-            target = shape.target[edge]
-            if not again[target]:
-                again[target] = True
-                todo.append(target)
-    nodes = [
-        node.model_copy(update={"carries_state": True})
-        if repeats and node.on_revisit == "keep" and can_snapshot(graph.nodes[node.id].executor)
-        else node
-        for node, repeats in zip(plan.nodes, again, strict=True)
-    ]
-    return plan.model_copy(update={"nodes": nodes})
+    return built

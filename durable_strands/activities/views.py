@@ -5,11 +5,14 @@ And what they, or a node, changed in their copy of the invocation state.
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 from typing import Any
 
 from strands.multiagent.base import Status
-from strands.multiagent.graph import GraphState
+from strands.multiagent.graph import Graph, GraphState
+from strands.multiagent.swarm import SharedContext, Swarm, SwarmState
 from strands.types.event_loop import Metrics
 
 from .. import wire
@@ -26,9 +29,43 @@ from ..codec import (
 logger = logging.getLogger(__name__)
 
 
+def source_of(template: Graph | Swarm, plan: wire.GraphPlan, view: wire.StateView) -> Any:
+    """Return the orchestrator that a hook gets to see: the template with the run's state.
+
+    It is a copy; what a hook does to it changes nothing.
+    """
+    source: Any = copy.copy(template)
+    if isinstance(template, Graph):
+        source.state = graph_state(plan, view)
+    else:
+        source.state = swarm_state(template, view)
+        source.shared_context = source.state.shared_context
+    return source
+
+
+def swarm_state(template: Swarm, view: wire.StateView) -> SwarmState:
+    """Return Strands' `SwarmState` of what the run knows."""
+    known = template.nodes
+    return SwarmState(
+        current_node=known.get(view.current or ""),
+        task=task_from_wire(view.task),
+        completion_status=Status.EXECUTING,
+        shared_context=SharedContext({agent: json.loads(text) for agent, text in view.shared}),
+        node_history=[known[name] for name in view.execution_order if name in known],
+        results={name: node_result_from_wire(report) for name, report in view.results.items()},
+        accumulated_usage=usage_from_wire(view.usage),
+        accumulated_metrics=Metrics(latencyMs=view.latency_ms),
+        handoff_message=view.message,
+    )
+
+
 def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
-    """Return Strands' `GraphState` of what the run knows."""
-    nodes = remote_nodes([*(node.id for node in plan.nodes), *view.results])
+    """Return Strands' `GraphState` of what the run knows.
+
+    It has nodes, too, that the run's plan has and the worker's no more.
+    """
+    mentioned = (*view.results, *view.completed, *view.failed, *view.interrupted)
+    nodes = remote_nodes([*(node.id for node in plan.nodes), *mentioned])
     for name, report in view.results.items():
         nodes[name].result = result = node_result_from_wire(report)
         nodes[name].execution_status = result.status

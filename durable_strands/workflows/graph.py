@@ -63,7 +63,7 @@ class StrandsGraph:
             self._refusal = refusal.message
             raise
         self._run = Run(plan, request, journal)
-        self._root = Orchestration(self._run, plan, Place(task=request.task))
+        self._root = Orchestration(self._run, plan, _place_of(plan, request))
         self._run.show = self._root.show
         await self._root.drive()
         state = self._root.state
@@ -135,6 +135,11 @@ class StrandsGraph:
             return "The invocation state to merge, the second argument, must be a JSON object."
         interrupts = Interrupts() if self._run is None else self._run.interrupts
         return interrupts.problem(args[0])
+
+
+def _place_of(plan: wire.GraphPlan, request: wire.GraphInput) -> Place:
+    result_type = "GraphResult" if plan.swarm is None else "SwarmResult"
+    return Place(task=request.task, result_type=result_type)
 
 
 async def _record_plan(graph: str) -> wire.GraphPlan:

@@ -397,6 +397,8 @@ class Orchestration:
         def wake() -> None:
             self._post(lambda: self._goes_on(node, visit.number))
 
+        sources = [source for source, _ in command.inputs]
+        enclosing = wire.Enclosing(visit=visit.number, sources=sources)
         if plan.maps:
             items = tuple(prepared.items or ())
             inner = mapped_plan(plan, self._run.graph, len(items))
@@ -406,6 +408,7 @@ class Orchestration:
                 result_type="MultiAgentResult",
                 items=items,
                 inputs=command.inputs,
+                enclosing=self._place.enclosing,
                 wake=wake,
             )
         else:
@@ -415,6 +418,7 @@ class Orchestration:
                 task=self.state.task_of(command) if prepared.blocks is None else prepared.blocks,
                 within=self.state.path(node),
                 result_type="GraphResult" if inner.swarm is None else "SwarmResult",
+                enclosing=(*self._place.enclosing, enclosing),
                 wake=wake,
             )
         self.state.goes_inside(node, Orchestration(self._run, inner, place))

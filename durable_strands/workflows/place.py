@@ -20,6 +20,7 @@ class Place:
         result_type: Name of Strands' class for its result.
         items: What a mapped node is mapped over, each a visit of the node at `within`.
         inputs: `(source, result)` that a mapped node consumed.
+        enclosing: The visits that it takes place in, the outermost first.
         wake: Called when it came to rest, and may go on; None for the outermost, which doesn't.
     """
 
@@ -28,6 +29,7 @@ class Place:
     result_type: str = "GraphResult"
     items: tuple[JsonValue, ...] | None = None
     inputs: tuple[tuple[str, wire.NodeReport], ...] = ()
+    enclosing: tuple[wire.Enclosing, ...] = ()
     wake: Callable[[], None] | None = None
 
     def path(self, node: str) -> str:

@@ -125,7 +125,10 @@ class RunState:
     def begin(self, node: str) -> None:
         """Open a visit of a node, if none is open: it may be the rest of one that paused."""
         if node not in self._open:
-            self._open[node] = OpenVisit(self._run.next_visit(self.path(node)))
+            path = self.path(node)
+            # Of a mapped node the visits that count are those of its items.
+            counted = f"{path}[]" if self._nodes[node].maps else path
+            self._open[node] = OpenVisit(self._run.next_visit(counted))
 
     def open_visit(self, node: str) -> OpenVisit:
         """Return the visit of a node that is going on."""
@@ -160,7 +163,9 @@ class RunState:
             task=self._place.task,
             dependencies=self._dependencies(dispatch, whole=plan.builds_input),
             turn=self._turn(dispatch.node),
+            handoff=visit.handoff,
             item=self._place.item(dispatch.node),
+            enclosing=list(self._place.enclosing),
             invocation_state=self._run.invocation_state,
             answers=visit.answers,
             snapshot=visit.snapshot or self._run.snapshots.get(path),
@@ -419,6 +424,7 @@ class RunState:
             result_type=self._place.result_type,
             structure=wire.Structure(
                 nodes=[node.id for node in self.plan.nodes],
+                total_nodes=len(self.plan.nodes),
                 execution_order=list(scheduler.order),
                 edges=[(edge.source, edge.target) for edge in self.plan.edges],
                 entry_points=self.plan.entry_points,

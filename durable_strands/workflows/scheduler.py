@@ -332,7 +332,7 @@ class Scheduler(Generic[R]):
         """Dispatch what can be, let the policy go on when idle, finish when nothing is left."""
         while not self._over and self._answer_to is None:
             self._dispatch()
-            if self._in_flight or (self._paused and self._draining is None):
+            if self._in_flight or self._queue or (self._paused and self._draining is None):
                 break
             if self._draining is None:
                 self._policy.idle()
