@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RunClosedError,
         TopologyMismatchError,
     )
+    from .nodes import FunctionNode, HumanGate, Prompt, function_node, human_gate
     from .options import NodeOptions
     from .worker.plugin import GraphPlugin
 
@@ -46,6 +47,11 @@ _HOMES = {
     "PayloadTooLargeError": "errors",
     "RunClosedError": "errors",
     "TopologyMismatchError": "errors",
+    "FunctionNode": "nodes",
+    "HumanGate": "nodes",
+    "Prompt": "nodes",
+    "function_node": "nodes",
+    "human_gate": "nodes",
     "NodeOptions": "options",
     "GraphPlugin": "worker.plugin",
 }
@@ -54,11 +60,13 @@ __all__ = [
     "CurrentNode",
     "DurableGraph",
     "DurableStrandsError",
+    "FunctionNode",
     "GraphFailedError",
     "GraphNotRegisteredError",
     "GraphPlugin",
     "GraphRegistry",
     "GraphRun",
+    "HumanGate",
     "InterruptNotPendingError",
     "InterruptTimeoutError",
     "InvalidGraphError",
@@ -66,9 +74,12 @@ __all__ = [
     "NodeOptions",
     "NodeTimeoutError",
     "PayloadTooLargeError",
+    "Prompt",
     "RunClosedError",
     "TopologyMismatchError",
     "current_node",
+    "function_node",
+    "human_gate",
 ]
 
 
