@@ -35,7 +35,9 @@ from durable_strands import (
 
 from .support import agent_result, asked_by, failed_tasks, replay_queue, serve, worker_for
 
-QUICK = NodeOptions(retry=RetryPolicy(initial_interval=timedelta(milliseconds=10)))
+QUICK = NodeOptions(
+    retry=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3)
+)
 IMAGE = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}
 
 
@@ -49,6 +51,7 @@ def graph_of(nodes: dict[str, Any], *edges: tuple[Any, ...]) -> Graph:
         builder.add_node(node, name)
     for edge in edges:
         builder.add_edge(*edge)
+    builder.set_max_node_executions(10)
     return builder.build()
 
 
