@@ -330,7 +330,8 @@ def _input(name: Any, task: Any, invocation_state: Any) -> dict[str, Any]:
     if not isinstance(task, str):
         if not isinstance(task, list) or not all(isinstance(block, dict) for block in task):
             raise _refused(f"A task is text or a list of content blocks, not {_kind(task)}.")
-        task = _encoded(task)
+        with contextlib.suppress(RecursionError):  # Then it isn't JSON either, as it is.
+            task = _encoded(task)
     if not _is_json(task):
         raise _refused("The task can't travel: it has something that is neither JSON nor bytes.")
     try:

@@ -120,7 +120,7 @@ class Misusing:
             "name": (3, "T", {}),
             "task": ("graph", {"text": "T"}, {}),
             "block": ("graph", [{"text": object()}], {}),
-            "deep": ("graph", [nested(100_000)], {}),
+            "deep": ("graph", [nested(5_000)], {}),
             "state": ("graph", "T", {"invocation_state": {"key": {1, 2}}}),
             "state key": ("graph", "T", {"invocation_state": {3: 4}}),
             "no state": ("graph", "T", {"invocation_state": "x"}),

@@ -248,7 +248,7 @@ WRONG = [
     ("id", "id must be a text of 1 to 1000 bytes"),
     ("no id", "id must be a text of 1 to 1000 bytes"),
     ("surrogate", "id must be a text of 1 to 1000 bytes"),
-    ("surrogate name", ""),
+    ("surrogate name", "graph: Input should be a valid string"),
     ("default id", "id must be a text of 1 to 1000 bytes"),
     ("queue", "task_queue must be a text of 1 to 1000 bytes"),
     ("timeout", "run_timeout must be a timedelta above 0"),
