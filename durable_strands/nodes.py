@@ -409,9 +409,8 @@ class _Call:
                 "function."
             ) from error
         self._function = function
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - not whether it can be called
-        )
+        called = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it has one
+        self._is_async = any(map(inspect.iscoroutinefunction, (function, called)))
         parameters = self._signature.parameters
         self._wants_state = "invocation_state" in parameters
         wanted = [
