@@ -33,7 +33,15 @@ from durable_strands import (
     human_gate,
 )
 
-from .support import agent_result, asked_by, failed_tasks, replay_queue, serve, worker_for
+from .support import (
+    agent_result,
+    asked_by,
+    failed_tasks,
+    replay_queue,
+    scheduled,
+    serve,
+    worker_for,
+)
 
 QUICK = NodeOptions(
     retry=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3)
@@ -486,6 +494,30 @@ async def test_a_gate_outlives_its_worker(client: Client) -> None:
         await run.respond({"gate#1:human:2": 3})
         assert str(inner(await run.result(), "gate")) == "3\n"
         await replay_queue(client, queue)
+
+
+async def test_a_retried_run_takes_the_answer_over(client: Client) -> None:
+    well: list[bool] = []
+
+    def publish(prompt: str) -> str:
+        if not well:
+            raise ValueError("the site is down")
+        return prompt.rpartition(": ")[2].strip()
+
+    def factory() -> Graph:
+        nodes = {"gate": human_gate("Good?"), "publish": function_node(publish)}
+        return graph_of(nodes, ("gate", "publish"))
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        await asked_by(run, "gate")
+        await run.respond({"gate#1:human": "go"})
+        with pytest.raises(ValueError, match="the site is down"):
+            await run.result()
+        well.append(True)
+        again = await run.retry()
+        assert str(inner(await again.result(), "publish")) == "go\n"
+        assert await scheduled(client, again.id) == ["graph.publish"]
 
 
 async def test_a_check_that_says_neither_good_nor_why_not_fails_the_node() -> None:
