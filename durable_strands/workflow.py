@@ -45,6 +45,7 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
 
     from . import wire
+    from .workflows.gate import TaskGate
 
 __all__ = ["ChildGraphError", "ChildGraphRun", "run_graph", "start_graph"]
 
@@ -57,9 +58,23 @@ _LONGEST_ID = 1000
 _LONGEST_SUMMARY = 200
 """Bytes of a name in a summary; a server takes 400 in all."""
 
-_started: WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]] = WeakKeyDictionary()
-"""How many graphs a workflow has started, by default id. Each run of a workflow, and each of its
-replays, has an event loop of its own, so they all count from one and in the same order."""
+
+class _Caller:
+    """What is kept of a workflow that starts graphs.
+
+    Attributes:
+        started: How many it has started under a default id, by name.
+        gate: Keeps what it sends in one step small enough for the server.
+    """
+
+    def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
+        self.gate = TaskGate()
+
+
+_callers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Caller] = WeakKeyDictionary()
+"""Each run of a workflow, and each of its replays, has an event loop of its own, so all of them
+count from one, in the same order."""
 
 
 class ChildGraphError(ApplicationError):
@@ -154,7 +169,7 @@ class ChildGraphRun:
                     raise _refused(f"{what} {name!r} is a {_kind(value)}, which is not JSON.")
         if not answers:
             raise _refused("There is no answer to send.", wire.ErrorType.NOT_PENDING)
-        _check_size("an answer", arguments, self._payload_limit)
+        await _admit("an answer", arguments, self._payload_limit)
         try:
             await self._handle.signal(wire.RESPOND, args=arguments)
         except FailureError as failure:
@@ -241,7 +256,6 @@ async def start_graph(
         ChildGraphError: An input is wrong, or a run of that id is going on.
     """
     data = _input(name, task, invocation_state)
-    _check_size("the task with its state", data, payload_limit)
     chosen = _default_id(name) if id is None else id
     _check_text("id", chosen)
     if task_queue is not None:
@@ -252,6 +266,7 @@ async def start_graph(
         raise _refused(
             f"run_timeout must be a timedelta above 0 and below ten years, not {run_timeout!r}."
         )
+    await _admit("the task with its state", data, payload_limit)
     try:
         handle = await workflow.start_child_workflow(
             wire.WORKFLOW_TYPE,
@@ -272,11 +287,18 @@ async def start_graph(
     return ChildGraphRun(handle, payload_limit)
 
 
+def _caller() -> _Caller:
+    loop = asyncio.get_running_loop()
+    if loop not in _callers:
+        _callers[loop] = _Caller()
+    return _callers[loop]
+
+
 def _default_id(name: str) -> str:
-    counts = _started.setdefault(asyncio.get_running_loop(), Counter())
-    counts[name] += 1
+    started = _caller().started
+    started[name] += 1
     base = f"{workflow.info().workflow_id}/{name}"
-    return base if counts[name] == 1 else f"{base}-{counts[name]}"
+    return base if started[name] == 1 else f"{base}-{started[name]}"
 
 
 def _cut(name: str) -> str:
@@ -364,10 +386,12 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _check_size(what: str, data: Any, limit: int | None) -> None:
+async def _admit(what: str, data: Any, limit: int | None) -> None:
+    """Return when some data may be sent; refuse what is too large at any time."""
     size = len(json.dumps(data))
     if limit is not None and size > limit:
         raise _refused(wire.too_large(what, size, limit))
+    await _caller().gate.admit(size)
 
 
 def _check_text(what: str, text: Any) -> None:

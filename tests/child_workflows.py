@@ -66,6 +66,17 @@ class Several:
 
 
 @workflow.defn
+class Wide:
+    """Starts in one step what is too much for one message to the server."""
+
+    @workflow.run
+    async def run(self, name: str) -> int:
+        tasks = ["x" * 1_500_000] * 5
+        reports = await asyncio.gather(*(run_graph(name, task) for task in tasks))
+        return sum(len(report.results["a"].text) for report in reports)
+
+
+@workflow.defn
 class Answering:
     """Passes answers on to its graph."""
 
@@ -145,7 +156,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-WORKFLOWS: list[type] = [Plain, Catching, Several, Answering, Leaving, Misusing]
+WORKFLOWS: list[type] = [Plain, Catching, Several, Wide, Answering, Leaving, Misusing]
 
 
 async def main(address: str, queue: str) -> None:

@@ -21,7 +21,7 @@ from temporalio.worker import Replayer, Worker
 from durable_strands import DurableGraph, GraphPlugin, GraphRegistry, human_gate
 
 from . import child_workflows
-from .child_workflows import WORKFLOWS, Answering, Catching, Leaving, Misusing, Plain, Several
+from .child_workflows import WORKFLOWS, Answering, Catching, Leaving, Misusing, Plain, Several, Wide
 from .restart import ROOT
 from .support import asked_by, build, eventually, failed_tasks
 
@@ -60,6 +60,7 @@ async def for_ever(prompt: str) -> str:
 
 REGISTRY = GraphRegistry()
 REGISTRY.add("echo", echo)
+REGISTRY.add("brief", lambda: build({"a": "short"}))
 REGISTRY.add("broken", broken)
 REGISTRY.add("big", big)
 REGISTRY.add("slow", lambda: build({"slow": for_ever}))
@@ -133,6 +134,11 @@ async def test_ids_count_up(client: Client) -> None:
         *texts, last = await handle.result()
         assert texts == [f"a of T{number}\n" for number in range(4)]
         assert last == f"{handle.id}/echo-4"
+
+
+async def test_large_tasks_side_by_side(client: Client) -> None:
+    async with parents(client) as parent:
+        assert await parent.execute(Wide.run, "brief") == 5 * len("short\n")
 
 
 async def test_a_graph_that_fails_is_an_error_with_its_report(client: Client) -> None:
