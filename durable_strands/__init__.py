@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RunClosedError,
         TopologyMismatchError,
     )
+    from .nodes import FunctionNode, HumanGate, Prompt, function_node, human_gate
     from .options import NodeOptions
     from .worker.plugin import GraphPlugin
 
@@ -49,6 +50,11 @@ _HOMES = {
     "PayloadTooLargeError": "errors",
     "RunClosedError": "errors",
     "TopologyMismatchError": "errors",
+    "FunctionNode": "nodes",
+    "HumanGate": "nodes",
+    "Prompt": "nodes",
+    "function_node": "nodes",
+    "human_gate": "nodes",
     "NodeOptions": "options",
     "GraphPlugin": "worker.plugin",
 }
@@ -58,11 +64,13 @@ __all__ = [
     "DurableGraph",
     "DurableStrandsError",
     "DurableSwarm",
+    "FunctionNode",
     "GraphFailedError",
     "GraphNotRegisteredError",
     "GraphPlugin",
     "GraphRegistry",
     "GraphRun",
+    "HumanGate",
     "InterruptNotPendingError",
     "InterruptTimeoutError",
     "InvalidGraphError",
@@ -70,9 +78,12 @@ __all__ = [
     "NodeOptions",
     "NodeTimeoutError",
     "PayloadTooLargeError",
+    "Prompt",
     "RunClosedError",
     "TopologyMismatchError",
     "current_node",
+    "function_node",
+    "human_gate",
     "on_error",
 ]
 

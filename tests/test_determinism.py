@@ -227,7 +227,10 @@ def own(*names: str) -> list[str]:
     return [f"durable_strands.{name}" for name in names]
 
 
-WORKFLOWS = [name for name in MODULES if name.startswith("durable_strands.workflows")]
+WORKFLOWS = [
+    *(name for name in MODULES if name.startswith("durable_strands.workflows")),
+    "durable_strands.workflow",
+]
 
 
 @pytest.mark.parametrize("module", WORKFLOWS)
@@ -258,13 +261,17 @@ def test_arrows_point_one_way(position: int) -> None:
         assert not within(imports_of(module), *above), module
 
 
+def test_nodes_do_not_import_the_worker() -> None:
+    assert not within(reached_from("durable_strands.nodes"), *own("workflows", "worker", "client"))
+
+
 def test_the_client_does_not_import_the_worker() -> None:
     for module in own("client", "history", "codec"):
         names = reached_from(module)
         assert not within(names, *own("workflows", "activities", "worker", "cli"))
 
 
-@pytest.mark.parametrize("module", own("workflows.graph", "wire"))
+@pytest.mark.parametrize("module", own("workflows.graph", "workflow", "wire"))
 async def test_importing_it_does_not_load_strands(module: str) -> None:
     script = (
         f"import sys, {module}; print([n for n in sys.modules if n.split('.')[0] == 'strands'])"

@@ -320,7 +320,7 @@ async def test_concurrency_is_the_whole_runs(client: Client) -> None:
 
 
 async def test_hooks_and_conditions_inside_see_the_inner_graph(client: Client) -> None:
-    seen: list[tuple[str, Any]] = []
+    seen: list[Any] = []
 
     class Watch:
         def register_hooks(self, registry: Any, **_: Any) -> None:
@@ -501,8 +501,8 @@ async def test_a_stream_comes_to_rest_at_a_question_inside(client: Client) -> No
             event["node_id"] for event in events if event["type"] == "multiagent_node_interrupt"
         ]
         assert asking == ["team"]
-        answer = {"interruptId": question.id, "response": "yes"}
-        result = await graph.invoke_async([{"interruptResponse": answer}])
+        answer: Any = {"interruptResponse": {"interruptId": question.id, "response": "yes"}}
+        result = await graph.invoke_async([answer])
         assert result.status is Status.COMPLETED
 
 
