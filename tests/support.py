@@ -262,7 +262,7 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 2
         await asyncio.sleep(0.05)
 
 
-async def asked_by(run: GraphRun, *nodes: str) -> dict[str, str]:
+async def asked_by(run: GraphRun[Any], *nodes: str) -> dict[str, str]:
     """Wait until exactly these nodes have an open question each; return its id by node."""
 
     async def found() -> dict[str, str]:

@@ -414,6 +414,8 @@ class RunState:
         scheduler = self._scheduler
         status = wire.NodeStatus(self.status.value)
         results = dict(scheduler.results)
+        if self._place.items is not None:  # In the list's order, whichever came first.
+            results = {n.id: results[n.id] for n in self.plan.nodes if n.id in results}
         said = [text.text for result in results.values() for text in result.agent_texts()]
         failed = status is wire.NodeStatus.FAILED
         return wire.NodeReport(

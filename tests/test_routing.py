@@ -1,0 +1,357 @@
+"""What Strands' graphs lack: error edges, a node mapped over a list, inputs of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from strands import Agent
+from strands.multiagent.base import MultiAgentResult, Status
+from strands.multiagent.graph import Graph, GraphResult
+from temporalio.client import Client
+
+from durable_strands import GraphRegistry, InvalidGraphError, NodeOptions, on_error
+from durable_strands.wire import NodeStatus
+
+from .support import Gate, ScriptedModel, agent, asked_by, build, gated, scheduled, serve
+
+# -- error edges ----------------------------------------------------------------------------------
+
+
+def broken(_: str) -> str:
+    raise ValueError("no luck")
+
+
+async def test_a_failure_with_an_error_edge_is_handled(client: Client) -> None:
+    seen: list[str] = []
+
+    def note(prompt: str) -> str:
+        seen.append(prompt)
+        return "sorry"
+
+    def factory() -> Graph:
+        nodes = {"a": broken, "next": "N", "sorry": note, "end": "E"}
+        edges = [("a", "next"), ("a", "sorry", on_error), ("next", "end"), ("sorry", "end")]
+        return build(nodes, edges)
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        report = await run.status()
+    assert result.status is Status.COMPLETED
+    assert [node.node_id for node in result.execution_order] == ["sorry", "end"]
+    assert report.nodes["a"].status is NodeStatus.FAILED
+    assert report.nodes["next"].visits == 0
+    assert result.failed_nodes == 1
+    assert seen == [
+        "Original Task: T\nInputs from previous nodes:\nFrom a:  - Error: ValueError: no luck"
+    ]
+
+
+async def test_an_error_edge_is_not_taken_without_an_error(client: Client) -> None:
+    def factory() -> Graph:
+        return build(
+            {"a": "A", "next": "N", "sorry": "S"}, [("a", "next"), ("a", "sorry", on_error)]
+        )
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        assert await scheduled(client, run.id) == ["graph.a", "graph.next"]
+    assert result.status is Status.COMPLETED
+
+
+async def test_a_retry_comes_before_an_error_edge(client: Client) -> None:
+    attempts = 0
+
+    def once(_: str) -> str:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise RuntimeError("transient")
+        return "A"
+
+    def factory() -> Graph:
+        return build({"a": once, "sorry": "S"}, [("a", "sorry", on_error)])
+
+    async with serve(client, factory) as graph:
+        result = await graph.invoke_async("T")
+    assert list(result.results) == ["a"]
+    assert result.status is Status.COMPLETED
+
+
+async def test_a_nested_graph_that_fails_takes_its_error_edge(client: Client) -> None:
+    def factory() -> Graph:
+        inner = build({"x": broken, "ask": "Q"}, configure=gated(Gate("ask")))
+        return build({"team": inner, "sorry": "S"}, [("team", "sorry", on_error)])
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        report = await run.status()
+    assert result.status is Status.COMPLETED
+    assert list(result.results) == ["team", "sorry"]
+    assert [info.node for info in report.cancelled_interrupts] in ([], ["team/ask"])
+
+
+async def test_an_error_in_a_loop_may_lead_back(client: Client) -> None:
+    attempts = 0
+
+    def sometimes(_: str) -> str:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise ValueError(f"attempt {attempts}")
+        return "at last"
+
+    def factory() -> Graph:
+        nodes = {"plan": "P", "work": sometimes}
+        return build(nodes, [("plan", "work"), ("work", "plan", on_error)], entries=["plan"])
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        assert (await run.status()).nodes["work"].visits == 3
+    assert result.status is Status.COMPLETED
+    assert str(result.results["work"].result).strip() == "at last"
+
+
+async def test_a_hook_that_cancels_is_no_error(client: Client) -> None:
+    def factory() -> Graph:
+        nodes = {"a": "A", "sorry": "S"}
+        return build(nodes, [("a", "sorry", on_error)], configure=gated(Gate("a")))
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        ids = await asked_by(run, "a")
+        await run.respond({ids["a"]: "no"})
+        assert (await run.result()).status is Status.COMPLETED
+        assert (await run.status()).nodes["sorry"].visits == 0
+
+
+def test_error_edges_and_strands_own_rule_do_not_go_together() -> None:
+    with pytest.raises(InvalidGraphError, match="on_error has no meaning with semantics"):
+        GraphRegistry().add(
+            "g", lambda: build({"a": "A", "b": "B"}, [("a", "b", on_error)]), semantics="strands"
+        )
+
+
+# -- a node mapped over a list -----------------------------------------------------------------
+
+
+def words(results: dict[str, Any]) -> list[str]:
+    return str(results["list"].result).split()
+
+
+def fan(worker: Any, *, words_said: str = "one two three", **more: Any) -> Graph:
+    nodes = {"list": words_said, "work": worker, "join": more.get("join", "J")}
+    return build(nodes, [("list", "work"), ("work", "join")])
+
+
+async def test_a_mapped_node_has_a_visit_for_each_item_and_is_joined_once(client: Client) -> None:
+    running, most = 0, 0
+    joins: list[str] = []
+
+    async def work(prompt: str) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.3 if "one" in prompt else 0.05)
+        running -= 1
+        return prompt.splitlines()[-1].upper()
+
+    def join(prompt: str) -> str:
+        joins.append(prompt)
+        return "joined"
+
+    def factory() -> Graph:
+        return fan(work, join=join)
+
+    async with serve(client, factory, nodes={"work": NodeOptions(map_over=words)}) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        report = await run.status()
+        assert (await scheduled(client, run.id)).count("graph.work") == 3
+    assert most == 3
+    assert report.nodes["work"].visits == 3
+    assert joins == [
+        "Original Task: T\nInputs from previous nodes:\nFrom work:"
+        "  - Agent: ONE\n  - Agent: TWO\n  - Agent: THREE\n"
+    ]
+    mapped = result.results["work"].result
+    assert isinstance(mapped, MultiAgentResult)
+    assert [str(mapped.results[str(i)].result).strip() for i in range(3)] == ["ONE", "TWO", "THREE"]
+    assert result.execution_count == 5
+
+
+async def test_no_items_are_fine(client: Client) -> None:
+    def factory() -> Graph:
+        return fan("W", words_said=" ")
+
+    async with serve(client, factory, nodes={"work": NodeOptions(map_over=words)}) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        assert (await run.status()).nodes["work"].visits == 0
+    assert result.status is Status.COMPLETED
+    assert "join" in result.results
+
+
+async def test_slots_and_failures_of_a_mapped_node(client: Client) -> None:
+    def work(prompt: str) -> str:
+        if "two" in prompt:
+            raise ValueError("not two")
+        return "ok"
+
+    def factory() -> Graph:
+        return fan(work)
+
+    options = NodeOptions(map_over=words)
+    async with serve(client, factory, nodes={"work": options}, max_concurrency=1) as graph:
+        run = await graph.start("T")
+        with pytest.raises(ValueError, match="not two"):
+            await run.result()
+        assert (await scheduled(client, run.id)).count("graph.work") == 2
+    pruned = NodeOptions(map_over=words, on_failure="prune")
+    async with serve(client, factory, nodes={"work": pruned}) as graph:
+        result = await graph.invoke_async("T")
+    assert result.status is Status.FAILED
+    mapped = result.results["work"].result
+    assert isinstance(mapped, MultiAgentResult)
+    assert [result.status.value for result in mapped.results.values()].count("completed") == 2
+    assert "join" not in result.results
+
+
+async def test_a_mapped_nested_graph_with_an_input_of_its_own_that_asks(client: Client) -> None:
+    seen: list[str] = []
+
+    def note(prompt: str) -> str:
+        seen.append(prompt)
+        return "done"
+
+    def make(item: str, task: str, results: dict[str, Any]) -> str:
+        return f"{task}/{item}/{str(results['list'].result).strip()}"
+
+    def factory() -> Graph:
+        inner = build({"do": note}, configure=gated(Gate("do")))
+        return fan(inner, words_said="a b")
+
+    options = NodeOptions(map_over=words, input=make)
+    async with serve(client, factory, nodes={"work": options}) as graph:
+        run = await graph.start("T")
+
+        from .support import eventually
+
+        async def both() -> list[str]:
+            asked = [info.id for info in await run.interrupts()]
+            return asked if len(asked) == 2 else []
+
+        ids = await eventually(both)
+        assert sorted(name.partition(":")[0] for name in ids) == ["work/do#1", "work/do#2"]
+        await run.respond({ids[0]: "yes"})
+        await run.respond({ids[1]: "yes"})
+        assert (await run.result()).status is Status.COMPLETED
+    assert sorted(seen) == ["T/a/a b", "T/b/a b"]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: "text", "map_over of node 'work' returned a str"),
+        (lambda: [object()], "Item 0 that map_over of node 'work' returned is a object"),
+        (lambda: 1 / 0, "division by zero"),
+    ],
+)
+async def test_a_list_that_can_not_be_made_is_a_failure_of_the_node(
+    client: Client, function: Any, message: str
+) -> None:
+    options = {"work": NodeOptions(map_over=function)}
+    async with serve(client, lambda: fan("W"), nodes=options) as graph:
+        with pytest.raises((TypeError, ZeroDivisionError), match=message):
+            await graph.invoke_async("T")
+
+
+# -- inputs of one's own --------------------------------------------------------------------------
+
+
+class Verdict(BaseModel):
+    good: bool
+
+
+async def test_an_input_builder_sees_prose_and_objects(client: Client) -> None:
+    seen: list[str] = []
+
+    def note(prompt: str) -> str:
+        seen.append(prompt)
+        return "C"
+
+    class Judging(ScriptedModel):
+        """Says something, and calls the tool of the structured output."""
+
+        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            use = {"toolUseId": "u", "name": "Verdict"}
+            yield {"messageStart": {"role": "assistant"}}
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": "I think so."}}}
+            yield {"contentBlockStop": {}}
+            yield {"contentBlockStart": {"start": {"toolUse": use}}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": '{"good": true}'}}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use"}}
+            usage = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+            yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 7}}}
+
+    async def make(
+        task: str, results: dict[str, Any], invocation_state: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        judged = results["judge"].result
+        assert isinstance(judged.structured_output, Verdict)
+        return [{"text": f"{task} {judged.structured_output.good} {invocation_state['who']}"}]
+
+    def factory() -> Graph:
+        judge = Agent(model=Judging(""), callback_handler=None, structured_output_model=Verdict)
+        return build({"judge": judge, "c": note}, [("judge", "c")])
+
+    async with serve(client, factory, nodes={"c": NodeOptions(input=make)}) as graph:
+        await graph.invoke_async("T", {"who": "me"})
+    assert seen == ["T True me"]
+
+
+async def test_an_input_builder_of_a_nested_graph(client: Client) -> None:
+    seen: list[str] = []
+
+    def note(prompt: str) -> str:
+        seen.append(prompt)
+        return "X"
+
+    def factory() -> Graph:
+        return build({"a": "A", "team": build({"x": note})}, [("a", "team")])
+
+    options = {"team": NodeOptions(input=lambda results: f"only {list(results)}")}
+    async with serve(client, factory, nodes=options) as graph:
+        result = await graph.invoke_async("T")
+    assert seen == ["only ['a']"]
+    assert isinstance(result.results["team"].result, GraphResult)
+
+
+async def test_a_builder_that_makes_nonsense_fails_its_node(client: Client) -> None:
+    options = {"a": NodeOptions(input=lambda: 7)}
+    async with serve(client, lambda: build({"a": agent("A")}), nodes=options) as graph:
+        with pytest.raises(TypeError, match="input builder of node 'a' returned a int: 7"):
+            await graph.invoke_async("T")
+
+
+def test_functions_are_checked_when_registered() -> None:
+    def wants(task: str, weather: str) -> str:
+        return task + weather
+
+    registry = GraphRegistry()
+    for options, message in (
+        (NodeOptions(input=wants), "a: input asks for weather; its parameters may be task"),
+        (NodeOptions(map_over="no"), "a: map_over must be a function, not 'no'"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidGraphError, match=message):
+            registry.add("g", lambda: build({"a": "A"}), nodes={"a": options})
+    with pytest.raises(InvalidGraphError, match="map_over and input belong to single nodes"):
+        registry.add("g", lambda: build({"a": "A"}), defaults=NodeOptions(input=lambda: ""))
