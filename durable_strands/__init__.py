@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         NodeTimeoutError,
         PayloadTooLargeError,
         RunClosedError,
+        SessionBusyError,
         TopologyMismatchError,
     )
     from .nodes import FunctionNode, HumanGate, Prompt, function_node, human_gate
@@ -49,6 +50,7 @@ _HOMES = {
     "NodeTimeoutError": "errors",
     "PayloadTooLargeError": "errors",
     "RunClosedError": "errors",
+    "SessionBusyError": "errors",
     "TopologyMismatchError": "errors",
     "FunctionNode": "nodes",
     "HumanGate": "nodes",
@@ -80,6 +82,7 @@ __all__ = [
     "PayloadTooLargeError",
     "Prompt",
     "RunClosedError",
+    "SessionBusyError",
     "TopologyMismatchError",
     "current_node",
     "function_node",

@@ -20,7 +20,12 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowUpdateFailedError,
 )
-from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
 from temporalio.exceptions import TimeoutError as RunTimeoutError
 from temporalio.service import RPCError, RPCStatusCode
 from typing_extensions import TypeVar
@@ -40,6 +45,7 @@ from .errors import (
     InvalidGraphInputError,
     PayloadTooLargeError,
     RunClosedError,
+    SessionBusyError,
 )
 from .history import Closing, HistoryReader, closed_error, closing_of, started_with
 
@@ -57,6 +63,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
         task_queue: str = wire.DEFAULT_TASK_QUEUE,
         id: str | None = None,  # noqa: A002 - Strands' own name for it
         run_timeout: timedelta | None = None,
+        session: str | None = None,
     ) -> None:
         """Refer to a graph on a worker.
 
@@ -67,6 +74,9 @@ class _Durable(MultiAgentBase, Generic[Result]):
             id: Strands' id of this orchestrator, and the beginning of its runs' workflow ids.
                 Default: `name`.
             run_timeout: Longest that a run may take, waiting included; the server ends it then.
+            session: Name of a conversation over several runs: the agents of each begin with the
+                memory that they had at the end of the one before, whether that completed or
+                not. It has one run at a time. Default: each run begins with fresh agents.
         """
         super().__init__()
         self.id = id or name
@@ -74,6 +84,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
         self._name = name
         self._task_queue = task_queue
         self._run_timeout = run_timeout
+        self._session_id = f"{self.id}-session-{session}" if session is not None else None
         self._interrupted: GraphRun[Result] | None = None
 
     async def start(
@@ -93,25 +104,52 @@ class _Durable(MultiAgentBase, Generic[Result]):
         Raises:
             InvalidGraphInputError: `task` or `invocation_state` can't travel; names what.
             PayloadTooLargeError: They are too large, and there is no external storage.
+            SessionBusyError: The session has a run under way.
             temporalio.exceptions.WorkflowAlreadyStartedError: `workflow_id` is running.
         """
-        data = _to_wire(self._name, task, invocation_state or {}).dump()
+        request = _to_wire(self._name, task, invocation_state or {})
+        if self._session_id is not None:
+            if workflow_id is not None:
+                raise InvalidGraphInputError(
+                    "The runs of a session have its own workflow id; don't give another."
+                )
+            workflow_id = self._session_id
+            session = await self._next_in_session(workflow_id)
+            request = request.model_copy(update={"session": session})
+        data = request.dump()
         if self._client.data_converter.external_storage is None:
             size = len(json.dumps(data))
             if size > wire.DEFAULT_PAYLOAD_LIMIT:
                 raise PayloadTooLargeError(
                     wire.too_large("the task with its state", size, wire.DEFAULT_PAYLOAD_LIMIT)
                 )
-        handle = await self._client.start_workflow(
-            wire.WORKFLOW_TYPE,
-            data,
-            id=workflow_id or f"{self.id}-{uuid.uuid4()}",
-            task_queue=self._task_queue,
-            execution_timeout=self._run_timeout,
-            memo={"graph": self._name},
-            static_summary=f"Strands graph {self._name}",
-        )
+        try:
+            handle = await self._client.start_workflow(
+                wire.WORKFLOW_TYPE,
+                data,
+                id=workflow_id or f"{self.id}-{uuid.uuid4()}",
+                task_queue=self._task_queue,
+                execution_timeout=self._run_timeout,
+                memo={"graph": self._name},
+                static_summary=f"Strands graph {self._name}",
+            )
+        except WorkflowAlreadyStartedError as error:
+            if self._session_id is None:
+                raise
+            raise _busy(self._session_id) from error
         return GraphRun(self._client, handle.id, handle.first_execution_run_id)
+
+    async def _next_in_session(self, workflow_id: str) -> wire.Session:
+        """Return the session as its next run gets it."""
+        try:
+            last = await self._client.get_workflow_handle(workflow_id).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return wire.Session(workflow_id=workflow_id)
+        if last.status is WorkflowExecutionStatus.RUNNING:
+            raise _busy(workflow_id)
+        return wire.Session(workflow_id=workflow_id, run_id=last.run_id)
 
     def attach(self, workflow_id: str, *, run_id: str | None = None) -> GraphRun[Result]:
         """Return a run that was started elsewhere, or before; nothing is asked of the server."""
@@ -169,13 +207,13 @@ class _Durable(MultiAgentBase, Generic[Result]):
         answers = _answers(task)
         if answers is None:
             run = await self.start(task, invocation_state)
-        elif self._interrupted is None:
+        elif self._interrupted is None and self._session_id is None:
             raise InterruptNotPendingError(
                 "The task is a list of interrupt responses, but no run of this object waits for "
                 "one. For a run that was started elsewhere use attach(workflow_id).respond()."
             )
         else:
-            run = self._interrupted
+            run = self._interrupted or self.attach(self._session_id or "")
             await run.respond(answers, invocation_state)
         self._interrupted = None
         async for event in run._reader.events(until_interrupted=True):
@@ -320,7 +358,8 @@ class GraphRun(Generic[Result]):
         Args:
             from_node: A node to run again even if it completed, and with it whatever then gets
                 other input. A run that completed can be retried only so.
-            workflow_id: Id of the new run. Default: this one's id and a random part.
+            workflow_id: Id of the new run. Default: this one's id and a random part; in a session
+                always the session's.
 
         Raises:
             InvalidGraphInputError: This run hasn't ended, or has nothing to retry.
@@ -336,6 +375,8 @@ class GraphRun(Generic[Result]):
             )
         request = await self._request()
         retry_of = wire.RetryOf(workflow_id=self.id, run_id=described.run_id, from_node=from_node)
+        if request.session is not None:
+            workflow_id = request.session.workflow_id
         handle = await self._client.start_workflow(
             wire.WORKFLOW_TYPE,
             request.model_copy(update={"retry_of": retry_of}).dump(),
@@ -393,6 +434,13 @@ class GraphRun(Generic[Result]):
                 if isinstance(failure.cause, kind):
                     return Closing(error=closed_error(self.id, how))
             return closing_of(failure.cause)
+
+
+def _busy(workflow_id: str) -> SessionBusyError:
+    return SessionBusyError(
+        f"The session's run {workflow_id!r} hasn't ended. Wait for it, answer what it asks, or "
+        "cancel it (attach(workflow_id).cancel()) before you start the next."
+    )
 
 
 def _to_wire(graph: str, task: Any, invocation_state: dict[str, Any]) -> wire.GraphInput:

@@ -53,6 +53,10 @@ class RunClosedError(DurableStrandsError):
     """The run has ended, or was terminated, and can't do what was asked of it."""
 
 
+class SessionBusyError(DurableStrandsError):
+    """A session has a run under way, and only one may be at a time."""
+
+
 class GraphFailedError(DurableStrandsError, RuntimeError):
     """A run failed.
 

@@ -299,6 +299,30 @@ async def finished_visits(
     return list(finished.values())
 
 
+async def last_snapshots(
+    events: Iterable[HistoryEvent], converter: DataConverter
+) -> dict[str, dict[str, Any]]:
+    """Return the snapshots with which a run's agents ended, by path.
+
+    Where it has none of an agent, the one with which the run began, or which a retry took over.
+    """
+    snapshots: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            completed = event.activity_task_completed_event_attributes
+            outcome = wire.NodeOutcome.load(await decode(completed.result, converter))
+            if outcome.snapshot is not None and not outcome.interrupts:
+                snapshots[outcome.node] = outcome.snapshot
+        elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
+            details = event.marker_recorded_event_attributes.details
+            result = await decode(details["result"], converter) if "result" in details else {}
+            snapshots |= wire.SessionPage.load(result).snapshots
+            for entry in wire.JournalPage.load(result).entries:
+                if entry.outcome.snapshot is not None:
+                    snapshots[entry.outcome.node] = entry.outcome.snapshot
+    return snapshots
+
+
 async def _came_with_answers(
     event: HistoryEvent, converter: DataConverter
 ) -> dict[str, wire.StateChanges]:

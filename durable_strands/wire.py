@@ -41,6 +41,9 @@ HOOKS_ACTIVITY = "durable_strands.hooks"
 JOURNAL_ACTIVITY = "durable_strands.journal"
 """Local activity that reads what an earlier run has done, a page at a time."""
 
+SESSION_ACTIVITY = "durable_strands.session"
+"""Local activity that reads the agents' memory of a session's last run, a page at a time."""
+
 PREPARE_ACTIVITY = "durable_strands.prepare"
 """Local activity that asks a node's own functions for its input or its items."""
 
@@ -205,6 +208,7 @@ class NodePlan(Wire):
         on_failure: What a failure of this node does to the run.
         on_revisit: Whether an agent starts each visit afresh or keeps its conversation.
         carries_state: Whether the agent's state travels from visit to visit.
+        remembers: Whether it would travel from run to run of a session.
         task_queue: Where its activity runs; None for the workflow's own queue.
         interrupt_timeout: Seconds that a human has to answer; None for ever.
         timeout: Seconds that one attempt may take, enforced by the server.
@@ -224,6 +228,7 @@ class NodePlan(Wire):
     on_failure: OnFailure = "fail_fast"
     on_revisit: OnRevisit = "keep"
     carries_state: bool = False
+    remembers: bool = False
     task_queue: str | None = None
     interrupt_timeout: float | None = None
     timeout: float = 3600.0
@@ -642,6 +647,18 @@ class RetryOf(Wire):
     from_node: str | None = None
 
 
+class Session(Wire):
+    """A conversation over several runs.
+
+    Attributes:
+        workflow_id: The id under which all its runs go, one at a time.
+        run_id: Temporal's id of the run whose agents this one's begin as; None for the first.
+    """
+
+    workflow_id: str
+    run_id: str | None = None
+
+
 class GraphInput(Wire):
     """Input of the workflow. Only `graph` and `task` are required.
 
@@ -650,12 +667,14 @@ class GraphInput(Wire):
         task: The task.
         invocation_state: What the run begins with.
         retry_of: An earlier run of the same input, to go on from where it failed.
+        session: The session that the run belongs to.
     """
 
     graph: str = Field(min_length=1)
     task: Task
     invocation_state: dict[str, Any] = Field(default_factory=dict)
     retry_of: RetryOf | None = None
+    session: Session | None = None
 
 
 class Dependency(Wire):
@@ -937,6 +956,27 @@ class JournalPage(Wire):
     """Some visits of a run, in order of completion; `more` says that it has others."""
 
     entries: list[JournalEntry] = Field(default_factory=list)
+    more: bool = False
+
+
+class SessionRequest(Wire):
+    """Argument of the session activity.
+
+    Attributes:
+        session: The session; it has a run to read.
+        after: How many snapshots have been read already.
+        limit: Bytes that the page may have.
+    """
+
+    session: Session
+    after: int = 0
+    limit: int = DEFAULT_PAYLOAD_LIMIT // 2
+
+
+class SessionPage(Wire):
+    """Snapshots of a session's agents by path; `more` says that there are others."""
+
+    snapshots: dict[str, dict[str, Any]] = Field(default_factory=dict)
     more: bool = False
 
 

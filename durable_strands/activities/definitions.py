@@ -17,6 +17,7 @@ from .journal import read_journal
 from .node import run_visit
 from .prepare import prepare
 from .registry import GraphRegistry, RegisteredGraph
+from .session import read_session
 
 Activity = Callable[..., Any]
 
@@ -64,13 +65,17 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
     async def journal(data: dict[str, Any]) -> dict[str, Any]:
         return await read_journal(data)
 
+    @activity.defn(name=wire.SESSION_ACTIVITY)
+    async def session(data: dict[str, Any]) -> dict[str, Any]:
+        return await read_session(data)
+
     nodes = [
         _node_activity(graph, path)
         for graph in registry
         for path, node in graph.plan.paths()
         if node.plan is None
     ]
-    return [plan, edges, hooks, prepared, journal, *nodes]
+    return [plan, edges, hooks, prepared, journal, session, *nodes]
 
 
 def _node_activity(graph: RegisteredGraph, path: str) -> Activity:

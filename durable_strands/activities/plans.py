@@ -294,13 +294,13 @@ def _with_carried_state(
 
     def marked(node: wire.NodePlan, repeats: bool) -> wire.NodePlan:
         executor = template.nodes[node.id].executor
-        if node.maps:
+        if node.maps or plan.swarm is not None:
             return node
         if node.plan is not None and is_nested(executor):
             nested = _with_carried_state(node.plan, executor, comes_again=repeats)
             return node.model_copy(update={"plan": nested})
-        carries = repeats and node.on_revisit == "keep" and can_snapshot(executor)
-        return node.model_copy(update={"carries_state": True}) if carries else node
+        keeps = node.on_revisit == "keep" and can_snapshot(executor)
+        return node.model_copy(update={"carries_state": keeps and repeats, "remembers": keeps})
 
     nodes = [marked(node, repeats) for node, repeats in zip(plan.nodes, again, strict=True)]
     return plan.model_copy(update={"nodes": nodes})

@@ -59,10 +59,12 @@ class StrandsGraph:
             request = _read_input(args)
             plan = await _record_plan(request.graph)
             journal = await _read_journal(plan, request.retry_of)
+            snapshots = await _read_session(request.session)
         except ApplicationError as refusal:
             self._refusal = refusal.message
             raise
         self._run = Run(plan, request, journal)
+        self._run.snapshots.update(snapshots)
         self._root = Orchestration(self._run, plan, _place_of(plan, request))
         self._run.show = self._root.show
         await self._root.drive()
@@ -169,6 +171,22 @@ async def _read_journal(plan: wire.GraphPlan, retry_of: wire.RetryOf | None) -> 
         if more:  # A page may be half of what one workflow task can bring home.
             await workflow.sleep(0.001, summary="next workflow task: this one is full")
     return Journal(entries)
+
+
+async def _read_session(session: wire.Session | None) -> dict[str, dict[str, Any]]:
+    """Read the agents' snapshots from the last run of a session, page by page."""
+    snapshots: dict[str, dict[str, Any]] = {}
+    more = session is not None and session.run_id is not None
+    while more:
+        assert session is not None, "there is one to read"
+        request = wire.SessionRequest(session=session, after=len(snapshots))
+        summary = f"session of {session.workflow_id}"
+        page = wire.SessionPage.load(await local(wire.SESSION_ACTIVITY, request.dump(), summary))
+        snapshots.update(page.snapshots)
+        more = page.more
+        if more:
+            await workflow.sleep(0.001, summary="next workflow task: this one is full")
+    return snapshots
 
 
 def _read_input(args: tuple[Any, ...]) -> wire.GraphInput:

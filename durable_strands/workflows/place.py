@@ -46,8 +46,5 @@ class Place:
 
 def mapped_plan(plan: wire.NodePlan, graph: str, count: int) -> wire.GraphPlan:
     """Return the plan of the visits of a mapped node: so many copies of it, side by side."""
-    copies = [
-        plan.model_copy(update={"id": str(index), "maps": False, "carries_state": False})
-        for index in range(count)
-    ]
+    copies = [plan.model_copy(update={"id": str(index), "maps": False}) for index in range(count)]
     return wire.GraphPlan(graph=graph, nodes=copies, entry_points=[copy.id for copy in copies])

@@ -169,7 +169,7 @@ class RunState:
             invocation_state=self._run.invocation_state,
             answers=visit.answers,
             snapshot=visit.snapshot or self._run.snapshots.get(path),
-            carries_state=plan.carries_state,
+            carries_state=plan.carries_state or (plan.remembers and self._run.in_session),
             node_timeout=plan.node_timeout,
             payload_limit=self._run.payload_limit,
         )

@@ -31,6 +31,7 @@ class Run:
         slots: Concurrency slots.
         gate: Keeps workflow tasks small enough.
         snapshots: Agents' snapshots by path, from their last visits.
+        in_session: Whether agents keep their memory for the next run of a session.
         show: Shows in the Temporal UI how the run stands.
     """
 
@@ -44,6 +45,7 @@ class Run:
         self.slots = Slots(plan.max_concurrency)
         self.gate = TaskGate()
         self.snapshots: dict[str, dict[str, Any]] = {}
+        self.in_session = request.session is not None
         self.show: Callable[[], None] = lambda: None
         self._visits: dict[str, int] = {}
         self._askers: dict[Visit, tuple[Asker, str]] = {}
