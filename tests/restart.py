@@ -117,7 +117,7 @@ class Stage:
         return Counter(line["visit"] for line in self.lines(event))
 
     def _hold(self, visit: str) -> Path:
-        return self.directory / f"hold {visit}"
+        return self.directory / f"hold {visit}".replace("/", " in ")
 
 
 @dataclass
