@@ -24,6 +24,17 @@ class ActiveClock:
         self._spent = timedelta()
         self._since: datetime | None = None
         self._timer: asyncio.Task[None] | None = None
+        self._told = False
+
+    def ran_out(self) -> bool:
+        """Say, once, whether the limit is used up before its timer has said so.
+
+        A server's timer may come a second late, when what it was to stop has gone on already.
+        """
+        if self._limit is None or self._told:
+            return False
+        self._told = self.elapsed(workflow.now()).total_seconds() > self._limit
+        return self._told
 
     def elapsed(self, now: datetime) -> timedelta:
         """Return the active time up to `now`."""
@@ -51,4 +62,6 @@ class ActiveClock:
     async def _watch(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="execution timeout")
         self._timer = None
-        self._on_limit()
+        if not self._told:
+            self._told = True
+            self._on_limit()

@@ -153,6 +153,9 @@ class Orchestration:
                     return None
                 self._run.show()
                 await workflow.wait_condition(lambda: bool(self._inbox))
+            if self._clock.ran_out():
+                commands.extend(self._scheduler.expired())
+                continue
             commands.extend(await self._inbox.popleft()())
 
     def _post(self, event: Event) -> None:
