@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable
@@ -10,11 +11,15 @@ from typing import Any
 
 from strands.agent import AgentResult
 
+from durable_strands.codec import INTERNAL_KEYS, TOOL_KEYS
+
 from .support import ScriptedModel, Stub, agent_result
 
 PNG = bytes(range(256)) + b"\x89PNG\r\n\x1a\n"
-IMAGE = {"image": {"format": "png", "source": {"bytes": PNG}}}
-DOCUMENT = {"document": {"format": "pdf", "name": "report", "source": {"bytes": b"%PDF\x00\xff"}}}
+IMAGE: dict[str, Any] = {"image": {"format": "png", "source": {"bytes": PNG}}}
+DOCUMENT: dict[str, Any] = {
+    "document": {"format": "pdf", "name": "report", "source": {"bytes": b"%PDF\x00\xff"}}
+}
 
 
 @dataclass
@@ -76,8 +81,9 @@ class NotingStub(Stub):
     async def invoke_async(
         self, prompt: Any = None, *, invocation_state: Any = None, **kwargs: Any
     ) -> AgentResult:
-        blocks = [prompt] if isinstance(prompt, str) else copy.deepcopy(prompt)
+        blocks: list[Any] = [prompt] if isinstance(prompt, str) else copy.deepcopy(prompt)
         self._notes.visits.append(Note(self._name, blocks, json_part(invocation_state)))
+        await asyncio.sleep(0.005)  # Whatever calls a model doesn't answer at once either.
         answer = self._name.upper() if self._answer is None else self._answer(invocation_state)
         if isinstance(answer, Awaitable):
             answer = await answer
@@ -98,9 +104,11 @@ class SeeingModel(ScriptedModel):
 
 
 def json_part(state: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what of an invocation state is JSON, as it is now."""
+    """Return what of an invocation state is JSON, as it is now, and not Strands' own."""
     found = {}
     for key, value in (state or {}).items():
+        if key in INTERNAL_KEYS or key in TOOL_KEYS:
+            continue
         try:
             found[key] = json.loads(json.dumps(value))
         except (TypeError, ValueError):

@@ -269,7 +269,8 @@ async def test_bytes_in_messages_come_back_as_bytes(client: Client, semantics: S
         return build({"agent": painter}, [("agent", "agent", again)], entries=["agent"])
 
     async with serve(client, graph, semantics=semantics) as durable:
-        result = await durable.invoke_async([{"text": "look"}, IMAGE, DOCUMENT])
+        task: Any = [{"text": "look"}, IMAGE, DOCUMENT]
+        result = await durable.invoke_async(task)
     assert order(result) == ["agent", "agent"]
     answer: Any = result.results["agent"].result
     assert blocks_of([answer.message], "image") == [IMAGE["image"]]
@@ -290,7 +291,7 @@ async def test_images_and_documents_of_the_task_reach_every_node(
     def graph() -> Graph:
         return build(notes.nodes("a b c"), [("a", "b"), ("b", "c")])
 
-    task = [{"text": "look"}, IMAGE, DOCUMENT]
+    task: Any = [{"text": "look"}, IMAGE, DOCUMENT]
     async with serve(client, graph, semantics=semantics) as durable:
         await durable.invoke_async(task)
     assert notes["a"].prompt == task
