@@ -483,6 +483,19 @@ class Structure(Wire):
     failed_nodes: int = 0
 
 
+def _added(earlier: Any, later: Any) -> Any:
+    """Return an agent's metrics of two parts of a visit as one: counts added, lists joined."""
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        both = {
+            key: later[key] if key == "tool" else _added(earlier[key], later[key])
+            for key in earlier.keys() & later.keys()
+        }
+        return {**earlier, **later, **both}
+    if isinstance(earlier, list | int | float) and isinstance(later, list | int | float):
+        return earlier + later  # type: ignore[operator]  # Each is of the same kind in both.
+    return earlier if later is None else later
+
+
 class NodeReport(Ordered):
     """What one visit of a node gave: Strands' `NodeResult` on the wire.
 
@@ -533,6 +546,7 @@ class NodeReport(Ordered):
                 "usage": earlier.usage + self.usage,
                 "latency_ms": earlier.latency_ms + self.latency_ms,
                 "execution_time": earlier.execution_time + self.execution_time,
+                "agent_metrics": _added(earlier.agent_metrics, self.agent_metrics),
             }
         )
 

@@ -13,7 +13,7 @@ from strands.agent import AgentResult
 
 from durable_strands.codec import INTERNAL_KEYS, TOOL_KEYS
 
-from .support import ScriptedModel, Stub, agent_result
+from .support import ScriptedModel, Stub, ToolModel, agent_result
 
 PNG = bytes(range(256)) + b"\x89PNG\r\n\x1a\n"
 IMAGE: dict[str, Any] = {"image": {"format": "png", "source": {"bytes": PNG}}}
@@ -101,6 +101,32 @@ class SeeingModel(ScriptedModel):
         self.seen.append(copy.deepcopy(messages))
         async for event in super().stream(messages, *args, **kwargs):
             yield event
+
+
+class CallingModel(ToolModel):
+    """A model that calls one tool with given arguments, then says what the tool gave.
+
+    Args:
+        name: The tool's name.
+        arguments: Its arguments.
+        prose: What it says beside the call.
+    """
+
+    def __init__(self, name: str, arguments: dict[str, Any], prose: str = "") -> None:
+        super().__init__(name)
+        self.arguments, self.prose = arguments, prose
+
+    async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        async for event in super().stream(messages, *args, **kwargs):
+            if "toolUse" in event.get("contentBlockStart", {}).get("start", {}) and self.prose:
+                yield {"contentBlockStart": {"start": {}}}
+                yield {"contentBlockDelta": {"delta": {"text": self.prose}}}
+                yield {"contentBlockStop": {}}
+            if "toolUse" in event.get("contentBlockDelta", {}).get("delta", {}):
+                given = json.dumps(self.arguments)
+                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": given}}}}
+            else:
+                yield event
 
 
 def json_part(state: dict[str, Any] | None) -> dict[str, Any]:

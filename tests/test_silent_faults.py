@@ -24,7 +24,7 @@ from temporalio.common import RetryPolicy
 from durable_strands import GraphRun, NodeOptions
 from durable_strands.wire import Semantics
 
-from .noting import DOCUMENT, IMAGE, PNG, Notes, SeeingModel, blocks_of
+from .noting import DOCUMENT, IMAGE, PNG, CallingModel, Notes, SeeingModel, blocks_of
 from .support import Gate, ToolModel, asked_by, build, eventually, gated, serve
 
 ONCE = NodeOptions(
@@ -218,21 +218,15 @@ async def test_structured_output_reaches_conditions_prompts_and_the_caller(
 ) -> None:
     notes = Notes()
 
-    class Judge(ToolModel):
-        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-            async for event in super().stream(messages, *args, **kwargs):
-                if event.get("contentBlockDelta", {}).get("delta", {}).get("toolUse"):
-                    text = '{"passed": true, "points": [3, 4]}'
-                    event = {"contentBlockDelta": {"delta": {"toolUse": {"input": text}}}}
-                yield event
-
     def passed(state: GraphState) -> bool:
         output = state.results["judge"].result.structured_output  # type: ignore[union-attr]
         return isinstance(output, Verdict) and output.points == [3, 4]
 
     def graph() -> Graph:
         judge = Agent(
-            model=Judge("Verdict"), structured_output_model=Verdict, callback_handler=None
+            model=CallingModel("Verdict", {"passed": True, "points": [3, 4]}),
+            structured_output_model=Verdict,
+            callback_handler=None,
         )
         return build(
             {"judge": judge, **notes.nodes("yes no")},
