@@ -240,8 +240,14 @@ class Orchestration:
             commands = self._scheduler.ended(node, Ending.CANCELLED, report)
         if "after_node" in self._plan.hooks:
             outcome = await self._hooks("after_node", node, number)
-            if outcome.error is not None and not any(isinstance(c, Finish) for c in commands):
-                return self._scheduler.abort(self.state.hook_raised("after_node", outcome.error))
+            if outcome.error is not None:
+                finish = next((one for one in commands if isinstance(one, Finish)), None)
+                if finish is not None and finish.status is not wire.RunStatus.COMPLETED:
+                    return commands  # It has failed already, for a reason of its own.
+                reason = self.state.hook_raised("after_node", outcome.error)
+                if finish is not None:
+                    return [Finish(wire.RunStatus.FAILED, reason)]
+                return self._scheduler.abort(reason)
         return commands
 
     def _took(self, node: str, outcome: wire.NodeOutcome) -> Commands:
