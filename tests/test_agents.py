@@ -52,11 +52,23 @@ from durable_strands.wire import Semantics
 
 from .noting import IMAGE, PNG, CallingModel, Notes, SeeingModel, blocks_of
 from .side_by_side import Log, Seen, both, equal, of_ours, of_strands, same
-from .support import Gate, Stub, ToolModel, agent, agent_result, build, serve
+from .support import Gate, ScriptedModel, Stub, ToolModel, agent, agent_result, build, serve
 
 both_semantics = pytest.mark.parametrize("semantics", ["dataflow", "strands"])
 
 ROOT = Path(__file__).parent.parent
+
+
+@tool(context=True)
+def ask(tool_context: ToolContext) -> str:
+    """Ask a human."""
+    return str(tool_context.interrupt("question"))
+
+
+@tool
+def work() -> str:
+    """Do some work."""
+    return "worked"
 
 
 def times(most: int) -> Callable[[GraphState], bool]:
@@ -344,6 +356,86 @@ async def test_an_agent_as_a_tool_of_another(client: Client, preserve: bool) -> 
     assert [len(messages) for messages in inner] == [1, 1]
 
 
+async def test_an_agent_as_a_tool_may_ask(client: Client) -> None:
+    """What the inner agent has done before its question isn't done again."""
+    inner: list[Any] = []
+
+    def graph(log: Log) -> Graph:
+        class Asks(CallingModel):
+            async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+                inner.append(len(messages))
+                async for event in super().stream(messages, *args, **kwargs):
+                    yield event
+
+        helper = Agent(name="helper", model=Asks("ask", {}), tools=[ask], callback_handler=None)
+        lead = Agent(
+            model=CallingModel("helper", {"input": "this"}),
+            tools=[helper.as_tool()],
+            callback_handler=None,
+        )
+        return build({"a": lead, "b": log.node("b")}, [("a", "b")])
+
+    seen = await same(client, graph, respond=lambda item: f"answer to {item.name}")
+    assert seen.asked == [[("question", None)]]
+    assert "tool said tool said answer to question" in seen.log["b"].text
+    assert inner == [1, 3] * 2
+
+
+async def test_a_hook_of_an_agent_may_ask(client: Client) -> None:
+    def graph(log: Log) -> Graph:
+        def check(event: BeforeToolCallEvent) -> None:
+            answer = event.interrupt("may it?", reason=event.tool_use["name"])
+            log.note(answer)
+            if answer == "no":
+                event.cancel_tool = "refused"
+
+        worker = Agent(model=ToolModel("work"), tools=[work], callback_handler=None)
+        worker.add_hook(check, BeforeToolCallEvent)
+        return build({"a": worker, "b": log.node("b")}, [("a", "b")])
+
+    seen = await same(client, graph, respond=lambda _: "no")
+    assert seen.asked == [[("may it?", "work")]]
+    assert seen.log.lines == ["no"]
+    assert "refused" in seen.log["b"].text
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_stateful_model_goes_on_unless_reset(client: Client, reset: bool) -> None:
+    """Its state is the agent's, and travels with it."""
+
+    def graph(log: Log) -> Graph:
+        class Stateful(ScriptedModel):
+            async def stream(self, *args: Any, model_state: Any = None, **kwargs: Any) -> Any:
+                log.note(dict(model_state))
+                model_state["calls"] = model_state.get("calls", 0) + 1
+                async for event in super().stream(*args, **kwargs):
+                    yield event
+
+        return looping(Agent(model=Stateful("said"), callback_handler=None), 3, reset=reset)
+
+    seen = await same_but_usage(client, graph)
+    assert seen == ([{}, {}, {}] if reset else [{}, {"calls": 1}, {"calls": 2}])
+
+
+async def test_other_changes_of_an_agent_end_with_the_visit(client: Client) -> None:
+    """Different: Strands keeps one object; here what is no conversation or state is fresh."""
+
+    def graph(log: Log) -> Graph:
+        worker = agent("said", system_prompt="as built")
+
+        def change(event: BeforeInvocationEvent) -> None:
+            log.note(event.agent.system_prompt)
+            event.agent.system_prompt = "changed"
+
+        worker.add_hook(change, BeforeInvocationEvent)
+        return looping(worker, 2)
+
+    theirs = await of_strands(graph)
+    ours = await of_ours(client, graph)
+    assert theirs.log.lines == ["as built", "changed"]
+    assert ours.log.lines == ["as built", "as built"]
+
+
 # -- agents elsewhere --------------------------------------------------------------------------
 
 
@@ -478,12 +570,6 @@ async def test_executors_of_ones_own(client: Client) -> None:
 # -- usage and metrics -------------------------------------------------------------------------
 
 
-@tool(context=True)
-def ask(tool_context: ToolContext) -> str:
-    """Ask a human."""
-    return str(tool_context.interrupt("question"))
-
-
 async def test_usage_and_metrics_count_what_came_before_a_question(client: Client) -> None:
     def graph(log: Log) -> Graph:
         return build({"a": Agent(model=ToolModel("ask"), tools=[ask], callback_handler=None)})
@@ -510,12 +596,6 @@ AGENT_EVENTS: list[type] = [
     AfterToolCallEvent,
     AfterInvocationEvent,
 ]
-
-
-@tool
-def work() -> str:
-    """Do some work."""
-    return "worked"
 
 
 async def test_an_agents_hooks_are_called_once_per_real_event(client: Client) -> None:

@@ -596,7 +596,8 @@ async def test_a_node_that_failed_once_leaves_the_graph_failed(
 
 
 @pytest.mark.parametrize(
-    "stop_reason", ["max_tokens", "guardrail_intervened", "tool_use", "stop_sequence", "cancelled"]
+    "stop_reason",
+    ["max_tokens", "guardrail_intervened", "tool_use", "stop_sequence", "cancelled", "checkpoint"],
 )
 async def test_other_stop_reasons_are_completions(client: Client, stop_reason: str) -> None:
     def graph(log: Log) -> Graph:
