@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -491,6 +492,35 @@ async def test_an_agent_of_another_service(client: Client, semantics: Semantics)
     assert ours.result.accumulated_usage["totalTokens"] == 0
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="A graph is built on the worker's event loop: ExecutorPool.lease, _stock",
+)
+async def test_building_a_graph_does_not_stop_the_worker(client: Client) -> None:
+    """A factory may take its time, as one that starts MCP servers does; others' nodes go on."""
+    lags: list[float] = []
+    builds: list[float] = []
+
+    def slow_to_build() -> Graph:
+        if builds:  # Not when it is registered.
+            time.sleep(0.6)
+        builds.append(time.monotonic())
+        return build({"a": "A"})
+
+    async def watch_the_loop() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            lags.append(time.monotonic() - before)
+
+    async with serve(client, slow_to_build) as durable:
+        watcher = asyncio.create_task(watch_the_loop())
+        await durable.invoke_async("T")
+        watcher.cancel()
+    assert len(builds) == 2
+    assert max(lags) < 0.4
+
+
 # -- executors of one's own --------------------------------------------------------------------
 
 
@@ -725,6 +755,28 @@ async def test_the_graphs_hooks_are_called_in_strands_order(client: Client) -> N
     assert ours.log.lines[0][3] == "T"
     dataflow = await of_ours(client, graph, state={"mine": 1})
     assert dataflow.log.lines == ours.log.lines
+
+
+async def test_the_source_of_an_event_is_the_graph(client: Client) -> None:
+    def graph(log: Log) -> Graph:
+        class Provider:
+            def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+                for event in GRAPH_EVENTS[1:]:
+                    registry.add_callback(event, self.look)
+
+            def look(self, event: Any) -> None:
+                source = event.source
+                edges = [(edge.from_node.node_id, edge.to_node.node_id) for edge in source.edges]
+                log.note((type(source), source.id, list(source.nodes), edges, source.node_timeout))
+
+        def configure(builder: GraphBuilder) -> None:
+            builder.set_hook_providers([Provider()])
+            builder.set_graph_id("mine").set_node_timeout(30)
+
+        return build(log.nodes("a b"), [("a", "b")], configure=configure)
+
+    seen = await same(client, graph)
+    assert seen.log.lines == [(Graph, "mine", ["a", "b"], [("a", "b")], 30)] * 6
 
 
 async def test_hooks_have_priorities(client: Client) -> None:

@@ -889,6 +889,18 @@ async def test_extra_arguments_of_a_call_are_dropped(client: Client) -> None:
     assert ours.status is theirs.status is Status.COMPLETED
 
 
+async def test_extra_arguments_of_a_synchronous_call(client: Client) -> None:
+    """Different: they go into the invocation state, as `MultiAgentBase` has it."""
+    theirs, ours = Log(), Log()
+    in_process = build(theirs.nodes("a"))
+    await asyncio.to_thread(in_process, "T", {"mine": 1}, color="red")
+    async with serve(client, lambda: build(ours.nodes("a"))) as durable:
+        with pytest.warns(UserWarning, match="invocation_state"):
+            await asyncio.to_thread(durable, "T", {"mine": 1}, color="red")
+    assert theirs["a"].state == {"mine": 1}
+    assert ours["a"].state == {"mine": 1, "color": "red"}
+
+
 # -- 4.8 Revisits ------------------------------------------------------------------------------
 
 
