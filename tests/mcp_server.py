@@ -1,4 +1,4 @@
-"""An MCP server over stdio, for tests of agents with MCP tools: `python -m tests.mcp_server`."""
+"""An MCP server over stdio, for tests of agents with MCP tools."""
 
 from __future__ import annotations
 

@@ -55,9 +55,9 @@ from .noting import IMAGE, PNG, CallingModel, Notes, SeeingModel, blocks_of
 from .side_by_side import Log, Seen, both, equal, of_ours, of_strands, same
 from .support import Gate, ScriptedModel, Stub, ToolModel, agent, agent_result, build, serve
 
-both_semantics = pytest.mark.parametrize("semantics", ["dataflow", "strands"])
+pytestmark = pytest.mark.filterwarnings("ignore:graph has no max_node_executions")
 
-ROOT = Path(__file__).parent.parent
+both_semantics = pytest.mark.parametrize("semantics", ["dataflow", "strands"])
 
 
 @tool(context=True)
@@ -157,12 +157,17 @@ async def test_a_class_that_the_caller_lacks_leaves_json_and_text(client: Client
 
 
 async def test_bytes_of_a_tool_survive_a_question(client: Client) -> None:
-    """A tool's image, given before another tool asks, is there for the model afterwards."""
+    """A tool's image, given before another tool asks, is there for the model afterwards.
+
+    And what was done before the question isn't done again.
+    """
     seen: list[Any] = []
+    photos: list[bytes] = []
 
     @tool
     def photo() -> dict[str, Any]:
         """Take a photo."""
+        photos.append(PNG)
         return {"status": "success", "content": [IMAGE]}
 
     @tool(context=True)
@@ -192,6 +197,7 @@ async def test_bytes_of_a_tool_survive_a_question(client: Client) -> None:
         client, graph, [{"text": "look"}, IMAGE], respond=lambda _: {"yes": ["really"]}
     )
     assert ours.result is not None, ours.error
+    assert len(photos) == 1
     [messages] = seen
     assert blocks_of(messages, "image") == [IMAGE["image"]]
     results = blocks_of(messages, "toolResult")
@@ -322,7 +328,7 @@ async def test_one_node_may_start_afresh_and_another_go_on(
 async def test_tools_of_an_mcp_server(client: Client) -> None:
     def graph(log: Log) -> Graph:
         command = StdioServerParameters(
-            command=sys.executable, args=["-m", "tests.mcp_server"], cwd=ROOT
+            command=sys.executable, args=[str(Path(__file__).with_name("mcp_server.py"))]
         )
         connect: Any = lambda: stdio_client(command)  # noqa: E731
         sums = MCPClient(connect)

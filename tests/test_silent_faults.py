@@ -31,6 +31,8 @@ ONCE = NodeOptions(
     retry=RetryPolicy(maximum_attempts=1), heartbeat_timeout=timedelta(milliseconds=900)
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:graph has no max_node_executions")
+
 both_semantics = pytest.mark.parametrize("semantics", ["dataflow", "strands"])
 
 

@@ -6,6 +6,7 @@ Rows that are to be the same run on Strands' own `Graph` and on a real worker, s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -38,9 +39,14 @@ from .support import (
     serve,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:graph has no max_node_executions")
+
 both_semantics = pytest.mark.parametrize("semantics", ["dataflow", "strands"])
 
 Hook = Callable[[Any], Any]
+
+NEXT_BEGUN = asyncio.Event()
+"""Between nodes of different builds of one graph."""
 
 
 def hooked(hook: Hook, *events: type) -> Callable[[GraphBuilder], Any]:
@@ -84,32 +90,42 @@ async def test_any_edge_from_the_last_batch_fires_a_node(
     assert sorted(seen.order) == sorted(order.split())
 
 
+def three_in_two_batches(log: Log, patience: float) -> Graph:
+    """Return fast>next beside slow, which ends when next begins, or when it loses patience."""
+
+    async def slow(_: Any) -> str:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(NEXT_BEGUN.wait(), patience)
+        log.note("slow ends")
+        return "SLOW"
+
+    def begins(_: Any) -> str:
+        log.note("next begins")
+        NEXT_BEGUN.set()
+        return "NEXT"
+
+    return build(
+        {
+            "fast": log.node("fast"),
+            "slow": log.node("slow", slow),
+            "next": log.node("next", begins),
+        },
+        [("fast", "next")],
+    )
+
+
 async def test_a_batch_ends_as_a_whole(client: Client) -> None:
-    def graph(log: Log) -> Graph:
-        async def slow(_: Any) -> str:
-            await asyncio.sleep(0.2)
-            log.note("slow ends")
-            return "SLOW"
-
-        def begins(_: Any) -> str:
-            log.note("next begins")
-            return "NEXT"
-
-        return build(
-            {
-                "fast": log.node("fast"),
-                "slow": log.node("slow", slow),
-                "next": log.node("next", begins),
-            },
-            [("fast", "next")],
-        )
-
-    seen = await same(client, graph)
-    assert seen.log.lines == ["slow ends", "next begins"]
-    assert seen.order == ["fast", "slow", "next"]  # In order of completion.
-    dataflow = await of_ours(client, graph)
+    """Better in dataflow: there is no barrier."""
+    NEXT_BEGUN.clear()
+    theirs = await of_strands(lambda log: three_in_two_batches(log, 0.2))
+    NEXT_BEGUN.clear()
+    ours = await of_ours(client, lambda log: three_in_two_batches(log, 0.2), semantics="strands")
+    equal(ours, theirs)
+    assert ours.log.lines == ["slow ends", "next begins"]
+    assert ours.order == ["fast", "slow", "next"]  # In order of completion.
+    NEXT_BEGUN.clear()
+    dataflow = await of_ours(client, lambda log: three_in_two_batches(log, 20))
     assert dataflow.log.lines == ["next begins", "slow ends"]
-    assert dataflow.order == ["fast", "next", "slow"]
 
 
 async def test_a_feedback_loop_takes_the_same_passes(client: Client) -> None:
@@ -196,7 +212,7 @@ async def test_what_is_in_the_execution_order(client: Client) -> None:
 
     def graph(log: Log) -> Graph:
         async def later(_: Any) -> str:
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.3)
             return "LATER"
 
         return build({"later": log.node("later", later), "failed": Returns(Status.FAILED)})
