@@ -1007,6 +1007,8 @@ class StateView(Ordered):
         usage: Tokens so far.
         latency_ms: Model latency so far.
         execution_count: Node executions so far.
+        active_since: When it last began or went on, in seconds since 1970; None if it rests.
+        active_before: Milliseconds that it had been active until then.
         current: Id of the agent whose turn it is, in a swarm.
         shared: What a swarm shares, as in `Turn`.
         message: What the agent whose turn it is was told when it got it.
@@ -1024,6 +1026,8 @@ class StateView(Ordered):
     usage: Usage = Field(default_factory=Usage)
     latency_ms: int = 0
     execution_count: int = 0
+    active_since: float | None = None
+    active_before: int = 0
 
 
 class PrepareInput(Wire):

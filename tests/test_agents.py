@@ -674,7 +674,7 @@ async def test_an_agents_plugin(client: Client) -> None:
             def init_agent(self, agent: Agent) -> None:
                 agent.state.set("by", self.name)
 
-            @hook  # type: ignore[call-overload]
+            @hook
             def before(self, event: BeforeToolCallEvent) -> None:
                 self.calls += 1
                 log.note((event.tool_use["name"], event.agent.state.get("by"), self.calls))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -376,6 +377,31 @@ async def test_what_a_condition_sees(client: Client) -> None:
     assert view["failed"] == {"bad"}
     assert view["kinds"]["a"] is AgentResult
     assert view["usage"]["totalTokens"] == 30
+
+
+@both_semantics
+async def test_a_condition_sees_how_long_the_graph_has_been_active(
+    client: Client, semantics: Semantics
+) -> None:
+    def graph(log: Log) -> Graph:
+        async def slow(_: Any) -> str:
+            await asyncio.sleep(0.3)
+            return "A"
+
+        def look(state: GraphState) -> bool:
+            [node] = state.completed_nodes
+            active = state.execution_time / 1000 + time.time() - state.start_time
+            log.note((active, node.execution_time))
+            return False
+
+        return build({"a": log.node("a", slow), "b": log.node("b")}, [("a", "b", look)])
+
+    theirs = await of_strands(graph)
+    ours = await of_ours(client, graph, semantics=semantics)
+    for seen in (theirs, ours):
+        [(active, of_node)] = seen.log.lines
+        assert 0.3 <= active < 10
+        assert 300 <= of_node < 10_000
 
 
 async def test_how_often_conditions_are_asked(client: Client) -> None:
