@@ -26,7 +26,7 @@ from temporalio.client import Client
 from durable_strands import InterruptNotPendingError
 from durable_strands.wire import Semantics
 
-from .noting import IMAGE, NotingStub
+from .noting import IMAGE, NotingStub, blocks_of
 from .side_by_side import Factory, Log, both, equal, of_ours, of_strands, same
 from .support import (
     Gate,
@@ -741,6 +741,41 @@ async def test_a_hook_and_a_tool_ask_side_by_side(client: Client) -> None:
 def ask(tool_context: ToolContext) -> str:
     """Ask a human."""
     return str(tool_context.interrupt("question", reason={"of": "the tool"}))
+
+
+async def test_two_tools_ask_in_one_turn(client: Client) -> None:
+    """The agent goes on when it has both answers, each at its own tool."""
+
+    class Asking(ScriptedModel):
+        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            results = blocks_of(messages[-1:], "toolResult")
+            if results:
+                self.reply = " and ".join(one["content"][0]["text"] for one in results)
+                async for event in super().stream(messages, *args, **kwargs):
+                    yield event
+                return
+            yield {"messageStart": {"role": "assistant"}}
+            for name in ("ask", "ask_more"):
+                use = {"toolUseId": f"use-{name}", "name": name}
+                yield {"contentBlockStart": {"start": {"toolUse": use}}}
+                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
+                yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use"}}
+
+    @tool(context=True)
+    def ask_more(tool_context: ToolContext) -> str:
+        """Ask another thing."""
+        return str(tool_context.interrupt("another"))
+
+    def graph(log: Log) -> Graph:
+        asker = Agent(model=Asking(""), tools=[ask, ask_more], callback_handler=None)
+        return build({"a": asker, "b": log.node("b")}, [("a", "b")])
+
+    theirs, ours = await both(client, graph, respond=lambda item: f"to {item.name}")
+    assert [sorted(asked) for asked in ours.asked] == [sorted(asked) for asked in theirs.asked]
+    assert len(ours.asked[0]) == 2
+    assert ours.visits == theirs.visits
+    assert "Agent: to question and to another" in ours.log["b"].text
 
 
 @both_semantics
