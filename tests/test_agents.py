@@ -660,6 +660,10 @@ async def test_an_agents_hooks_are_called_once_per_real_event(client: Client) ->
     ]
 
 
+on_event: Any = hook
+"""Strands' own types of the decorator don't know of methods whose event is generic."""
+
+
 async def test_an_agents_plugin(client: Client) -> None:
     """Its hooks, its tools, and its own initialisation."""
 
@@ -674,7 +678,7 @@ async def test_an_agents_plugin(client: Client) -> None:
             def init_agent(self, agent: Agent) -> None:
                 agent.state.set("by", self.name)
 
-            @hook
+            @on_event
             def before(self, event: BeforeToolCallEvent) -> None:
                 self.calls += 1
                 log.note((event.tool_use["name"], event.agent.state.get("by"), self.calls))
@@ -970,10 +974,6 @@ async def test_a_hook_that_raises_after_the_run_leaves_its_result_alone(client: 
     assert ours.result.status is Status.COMPLETED
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Visits that the run's end cuts off get no AfterNodeCall: Orchestration._close",
-)
 @both_semantics
 async def test_hooks_follow_a_sibling_that_a_failure_cancelled(
     client: Client, semantics: Semantics

@@ -11,6 +11,7 @@ workflow task, again and again, instead of the workflow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -83,16 +84,31 @@ class Orchestration:
             raise
         if finish is None:
             return None
+        cut_off = self._under_way()
         self.state.finished(finish)
         self._close()
-        if "after_run" in self._plan.hooks:
-            try:
-                outcome = await self._hooks("after_run")
-            except asyncio.CancelledError:
-                return finish  # It has ended; what it came to stands.
-            if outcome.error is not None:
-                workflow.logger.warning("error=<%s> | a hook of after_run raised", outcome.error)
+        with contextlib.suppress(asyncio.CancelledError):  # What it came to stands.
+            await self._say_goodbye(cut_off)
         return finish
+
+    def _under_way(self) -> list[tuple[str, int]]:
+        """Return the nodes that run, past the hooks before them, and the numbers of the visits."""
+        visits = [(node, self.state.open_visit(node)) for node in self._visits]
+        hooked = "before_node" in self._plan.hooks
+        return [(node, visit.number) for node, visit in visits if visit.hooks_done or not hooked]
+
+    async def _say_goodbye(self, cut_off: list[tuple[str, int]]) -> None:
+        """Run the last hooks; those after the visits that the end cuts off are among them."""
+        last: list[tuple[wire.HookEvent, str | None, int]] = [
+            *(("after_node", node, number) for node, number in cut_off),
+            ("after_run", None, 0),
+        ]
+        for event, node, number in last:
+            if event in self._plan.hooks:
+                outcome = await self._hooks(event, node, number)
+                if outcome.error is not None:
+                    error = outcome.error
+                    workflow.logger.warning("error=<%s> | a hook of %s raised", error, event)
 
     def abandon(self, why: str) -> None:
         """End it as cancelled, unless it has ended."""
