@@ -660,7 +660,7 @@ async def test_an_agents_hooks_are_called_once_per_real_event(client: Client) ->
     ]
 
 
-on_event: Any = hook
+on_event: Callable[[Any], Any] = hook
 """Strands' own types of the decorator don't know of methods whose event is generic."""
 
 
