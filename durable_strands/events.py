@@ -24,7 +24,7 @@ from strands.types._events import (
 )
 
 from . import wire
-from .codec import node_result_from_wire
+from .codec import error_to_wire, node_result_from_wire
 
 Events = Iterator[dict[str, Any]]
 
@@ -57,15 +57,18 @@ class Narrator:
         self._plan = plan
         self._nodes = dict(plan.paths())
         self._above: dict[str, tuple[str, ...]] = {}
+        self._semantics: dict[str, wire.Semantics] = {}
         self._note_above(plan, ())
         self._nested: dict[str, _Nested] = {}
         self._announced: dict[str, None] = {}
+        self._parts: dict[str, wire.NodeOutcome] = {}
 
     def _note_above(self, plan: wire.GraphPlan, above: tuple[str, ...]) -> None:
         within = above[-1] if above else ""
         for node in plan.nodes:
             path = wire.join(within, node.id)
             self._above[path] = above
+            self._semantics[path] = plan.semantics
             if node.plan is not None:
                 self._note_above(node.plan, (*above, path))
 
@@ -97,9 +100,24 @@ class Narrator:
             yield from self.interrupted(path, outcome.visit, outcome.interrupts)
         elif outcome.cancel is not None:
             yield self._tell(path, MultiAgentNodeCancelEvent(self._id(path), outcome.cancel))
+            if self._semantics.get(path) == "strands":  # There it is a failure of the node.
+                error = RuntimeError(outcome.cancel)
+                report = wire.NodeReport(
+                    status=wire.NodeStatus.FAILED, error=error_to_wire(error), visit=outcome.visit
+                )
+                yield from self.failed(path, error, report)
         else:
             return
         del self._announced[path]
+
+    def whole(self, path: str, outcome: wire.NodeOutcome) -> wire.NodeOutcome:
+        """Return a visit's outcome with what the visit has done before it asked, if it did."""
+        part = self._parts.pop(path, None)
+        if part is not None and part.visit == outcome.visit:
+            outcome = outcome.after(part)
+        if outcome.interrupts:
+            self._parts[path] = outcome
+        return outcome
 
     def completed(self, path: str, outcome: wire.NodeOutcome) -> Events:
         """Tell that a visit has ended, or asks."""

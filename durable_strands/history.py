@@ -149,6 +149,7 @@ class HistoryReader:
         attributes = event.activity_task_completed_event_attributes
         path = self._open.pop(attributes.scheduled_event_id)
         outcome = wire.NodeOutcome.load(await self._decode(attributes.result))
+        outcome = self._tell.whole(path, outcome)
         if outcome.interrupts:
             self._asked = True
         else:

@@ -483,6 +483,19 @@ class Structure(Wire):
     failed_nodes: int = 0
 
 
+def _added(earlier: Any, later: Any) -> Any:
+    """Return an agent's metrics of two parts of a visit as one: counts added, lists joined."""
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        both = {
+            key: later[key] if key == "tool" else _added(earlier[key], later[key])
+            for key in earlier.keys() & later.keys()
+        }
+        return {**earlier, **later, **both}
+    if isinstance(earlier, list | int | float) and isinstance(later, list | int | float):
+        return earlier + later  # type: ignore[operator]  # Each is of the same kind in both.
+    return earlier if later is None else later
+
+
 class NodeReport(Ordered):
     """What one visit of a node gave: Strands' `NodeResult` on the wire.
 
@@ -533,6 +546,7 @@ class NodeReport(Ordered):
                 "usage": earlier.usage + self.usage,
                 "latency_ms": earlier.latency_ms + self.latency_ms,
                 "execution_time": earlier.execution_time + self.execution_time,
+                "agent_metrics": _added(earlier.agent_metrics, self.agent_metrics),
             }
         )
 
@@ -993,6 +1007,8 @@ class StateView(Ordered):
         usage: Tokens so far.
         latency_ms: Model latency so far.
         execution_count: Node executions so far.
+        active_since: When it last began or went on, in seconds since 1970; None if it rests.
+        active_before: Milliseconds that it had been active until then.
         current: Id of the agent whose turn it is, in a swarm.
         shared: What a swarm shares, as in `Turn`.
         message: What the agent whose turn it is was told when it got it.
@@ -1010,6 +1026,8 @@ class StateView(Ordered):
     usage: Usage = Field(default_factory=Usage)
     latency_ms: int = 0
     execution_count: int = 0
+    active_since: float | None = None
+    active_before: int = 0
 
 
 class PrepareInput(Wire):

@@ -164,6 +164,11 @@ def done(node: str, times: int) -> Callable[[GraphState], bool]:
     return condition
 
 
+# -- 1: an even fan-in -------------------------------------------------------------------------
+
+graph("even_fan_in", "left right join", arrows("left>join right>join"))
+
+
 # -- 2, 3, 5: joins ----------------------------------------------------------------------------
 
 graph("uneven_diamond", "s l r1 r2 j k", arrows("s>l s>r1 r1>r2 l>j r2>j j>k"))
@@ -383,6 +388,40 @@ for name, reset in {"conversation": False, "conversation_reset": True}.items():
     )
 
 graph("seeing", {"first": echo, "second": echo}, arrows("first>second"))
+
+
+@tool(context=True)
+def ask(tool_context: ToolContext) -> str:
+    """Ask a human."""
+    return str(tool_context.interrupt("what is it?"))
+
+
+class SeesAndAsks(ToolModel):
+    """Asks through a tool before it answers, and tells its stage what bytes it saw each time."""
+
+    def __init__(self) -> None:
+        super().__init__("ask", {})
+
+    async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        stage = Stage.of(kwargs.get("invocation_state"))
+        assert stage is not None
+        sources = [
+            block[kind]["source"]["bytes"].hex()
+            for message in messages
+            for block in message["content"]
+            for kind in ("image", "document")
+            if kind in block
+        ]
+        stage.note("begin", this_visit(), prompt=text_of(messages[-1]["content"]), sources=sources)
+        async for event in super().stream(messages, *args, **kwargs):
+            yield event
+
+
+def sees_and_asks() -> Agent:
+    return Agent(model=SeesAndAsks(), tools=[ask], callback_handler=None)
+
+
+graph("binary", {"asker": sees_and_asks, "second": echo}, arrows("asker>second"))
 
 
 # -- executors that run whole ------------------------------------------------------------------

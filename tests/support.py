@@ -11,6 +11,7 @@ from typing import Any
 
 from strands import Agent
 from strands.agent import AgentResult
+from strands.agent.base import AgentBase
 from strands.hooks import BeforeNodeCallEvent
 from strands.models.model import Model
 from strands.multiagent.base import MultiAgentBase
@@ -116,7 +117,7 @@ def build(
     """
     builder = GraphBuilder()
     for name, executor in nodes.items():
-        ready = isinstance(executor, (Agent, Stub, MultiAgentBase))
+        ready = isinstance(executor, (AgentBase, MultiAgentBase))
         builder.add_node(executor if ready else Stub(executor), name)
     for edge in edges:
         builder.add_edge(*edge)

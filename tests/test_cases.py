@@ -27,7 +27,7 @@ from durable_strands import GraphFailedError, NodeTimeoutError, RunClosedError
 
 from .case_graphs import FAN, Verdict, registry, uses_a_tool
 from .restart import Case, Outcome, Server, steady_server
-from .support import build, serve
+from .support import asked_by, build, serve
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +137,16 @@ def prompt(**inputs: str) -> str:
     """Return the prompt that Strands builds of the task "T" and what stubs answered."""
     said = "".join(f"\nFrom {node}:  - Agent: {text}\n" for node, text in inputs.items())
     return f"Original Task: T\nInputs from previous nodes:{said}"
+
+
+# -- 1: an even fan-in -------------------------------------------------------------------------
+
+
+async def test_a_restart_before_an_even_join_loses_no_branch(server: Server) -> None:
+    case = await halfway(server, "even_fan_in", held="right#1", after=["left#1"])
+    outcome = await case.outcome()
+    completed(outcome, "left right join", again=server.lost("right#1"))
+    assert outcome.prompts["join#1"] == prompt(left="left#1", right="right#1")
 
 
 # -- 2, 3, 5: joins ----------------------------------------------------------------------------
@@ -597,6 +607,29 @@ async def test_image_bytes_reach_the_models_of_all_nodes_intact(server: Server) 
             "Original Task:look\nInputs from previous nodes:\nFrom first:  - Agent: <look>\n"
         ),
     }
+
+
+async def test_bytes_survive_a_question_and_a_restart(server: Server) -> None:
+    """Case 21: the very bytes of the task are before the model when its question is answered."""
+    png, pdf = bytes(range(256)) + b"\x89PNG\r\n\x1a\n", b"%PDF\x00\xff"
+    task = [
+        {"text": "look"},
+        {"image": {"format": "png", "source": {"bytes": png}}},
+        {"document": {"format": "pdf", "name": "report", "source": {"bytes": pdf}}},
+    ]
+    case = await server.start("binary", task)
+    ids = await asked_by(case.run, "asker")
+    await case.quiet()
+    await server.crash()
+    await case.run.respond({ids["asker"]: "a cat"})
+    outcome = await case.outcome()
+    assert outcome.result is not None, outcome.error
+    assert outcome.result.status is Status.COMPLETED
+    assert outcome.visits == {"asker": 1, "second": 1}
+    seen = [line["sources"] for line in case.stage.lines("begin") if "sources" in line]
+    assert seen == [[png.hex(), pdf.hex()]] * 2  # Once before the question, once after.
+    images = [line["images"] for line in case.stage.lines("begin") if "images" in line]
+    assert images == [[png.hex()]]
 
 
 async def test_an_agent_that_used_a_tool_leaves_nothing_in_the_state(client: Client) -> None:

@@ -16,6 +16,12 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from strands import Agent
+from strands.agent.conversation_manager import (
+    ConversationManager,
+    NullConversationManager,
+    SlidingWindowConversationManager,
+    SummarizingConversationManager,
+)
 from strands.multiagent.graph import Graph
 from strands.multiagent.swarm import Swarm
 from strands.telemetry.metrics import EventLoopMetrics
@@ -143,6 +149,8 @@ def _initial_state(executor: object) -> Snapshot | None:
     """
     if type(executor) is not Agent or executor._session_manager is not None:
         return None
+    if not _is_resettable_manager(executor.conversation_manager):
+        return None
     callbacks = executor.hooks._registered_callbacks.values()
     if not all(_is_resettable_hook(entry.callback) for entries in callbacks for entry in entries):
         return None
@@ -159,6 +167,18 @@ _RESETTABLE = (
     "strands.models.model",
 )
 """Modules of what every agent of Strands' hooks in: a snapshot has its state, or it has none."""
+
+
+def _is_resettable_manager(manager: ConversationManager) -> bool:
+    """Say whether a snapshot has all that a conversation manager keeps.
+
+    What it pinned isn't in it, nor what an agent of its own keeps.
+    """
+    if type(manager) is NullConversationManager:
+        return True
+    if type(manager) is SummarizingConversationManager:
+        return not manager.pin_first and manager.summarization_agent is None
+    return type(manager) is SlidingWindowConversationManager and not manager.pin_first
 
 
 def _is_resettable_hook(callback: Any) -> bool:

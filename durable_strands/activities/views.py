@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import time
 from typing import Any
 
 from strands.multiagent.base import Status
@@ -69,9 +70,12 @@ def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
     for name, report in view.results.items():
         nodes[name].result = result = node_result_from_wire(report)
         nodes[name].execution_status = result.status
+        nodes[name].execution_time = result.execution_time
     return GraphState(
         task=task_from_wire(view.task),
         status=Status.EXECUTING,
+        start_time=time.time() if view.active_since is None else view.active_since,
+        execution_time=view.active_before,
         completed_nodes={nodes[name] for name in view.completed},
         failed_nodes={nodes[name] for name in view.failed},
         interrupted_nodes={nodes[name] for name in view.interrupted},

@@ -10,7 +10,12 @@ from temporalio import workflow
 
 
 class ActiveClock:
-    """Counts active time, and calls back once a limit of it is used up."""
+    """Counts active time, and calls back once a limit of it is used up.
+
+    Attributes:
+        since: When it last began to count; None while it stands still.
+        spent: What it had counted until then.
+    """
 
     def __init__(self, limit: float | None, on_limit: Callable[[], None]) -> None:
         """Begin stopped.
@@ -21,29 +26,40 @@ class ActiveClock:
         """
         self._limit = limit
         self._on_limit = on_limit
-        self._spent = timedelta()
-        self._since: datetime | None = None
+        self.spent = timedelta()
+        self.since: datetime | None = None
         self._timer: asyncio.Task[None] | None = None
+        self._told = False
+
+    def ran_out(self) -> bool:
+        """Say, once, whether the limit is used up before its timer has said so.
+
+        A server's timer may come a second late, when what it was to stop has gone on already.
+        """
+        if self._limit is None or self._told:
+            return False
+        self._told = self.elapsed(workflow.now()).total_seconds() > self._limit
+        return self._told
 
     def elapsed(self, now: datetime) -> timedelta:
         """Return the active time up to `now`."""
-        return self._spent + (now - self._since if self._since is not None else timedelta())
+        return self.spent + (now - self.since if self.since is not None else timedelta())
 
     def start(self) -> None:
         """Let the time count from now on."""
-        if self._since is not None:
+        if self.since is not None:
             return
-        self._since = workflow.now()
+        self.since = workflow.now()
         if self._limit is not None:
-            left = max(self._limit - self._spent.total_seconds(), 0.001)
+            left = max(self._limit - self.spent.total_seconds(), 0.001)
             self._timer = asyncio.create_task(self._watch(left))
 
     def stop(self) -> None:
         """Let the time stand still."""
-        if self._since is None:
+        if self.since is None:
             return
-        self._spent = self.elapsed(workflow.now())
-        self._since = None
+        self.spent = self.elapsed(workflow.now())
+        self.since = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -51,4 +67,6 @@ class ActiveClock:
     async def _watch(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="execution timeout")
         self._timer = None
-        self._on_limit()
+        if not self._told:
+            self._told = True
+            self._on_limit()

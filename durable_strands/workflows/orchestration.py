@@ -11,6 +11,7 @@ workflow task, again and again, instead of the workflow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -83,16 +84,31 @@ class Orchestration:
             raise
         if finish is None:
             return None
+        cut_off = self._under_way()
         self.state.finished(finish)
         self._close()
-        if "after_run" in self._plan.hooks:
-            try:
-                outcome = await self._hooks("after_run")
-            except asyncio.CancelledError:
-                return finish  # It has ended; what it came to stands.
-            if outcome.error is not None:
-                workflow.logger.warning("error=<%s> | a hook of after_run raised", outcome.error)
+        with contextlib.suppress(asyncio.CancelledError):  # What it came to stands.
+            await self._say_goodbye(cut_off)
         return finish
+
+    def _under_way(self) -> list[tuple[str, int]]:
+        """Return the nodes that run, past the hooks before them, and the numbers of the visits."""
+        visits = [(node, self.state.open_visit(node)) for node in self._visits]
+        hooked = "before_node" in self._plan.hooks
+        return [(node, visit.number) for node, visit in visits if visit.hooks_done or not hooked]
+
+    async def _say_goodbye(self, cut_off: list[tuple[str, int]]) -> None:
+        """Run the last hooks; those after the visits that the end cuts off are among them."""
+        last: list[tuple[wire.HookEvent, str | None, int]] = [
+            *(("after_node", node, number) for node, number in cut_off),
+            ("after_run", None, 0),
+        ]
+        for event, node, number in last:
+            if event in self._plan.hooks:
+                outcome = await self._hooks(event, node, number)
+                if outcome.error is not None:
+                    error = outcome.error
+                    workflow.logger.warning("error=<%s> | a hook of %s raised", error, event)
 
     def abandon(self, why: str) -> None:
         """End it as cancelled, unless it has ended."""
@@ -153,6 +169,9 @@ class Orchestration:
                     return None
                 self._run.show()
                 await workflow.wait_condition(lambda: bool(self._inbox))
+            if self._clock.ran_out():
+                commands.extend(self._scheduler.expired())
+                continue
             commands.extend(await self._inbox.popleft()())
 
     def _post(self, event: Event) -> None:
@@ -237,8 +256,14 @@ class Orchestration:
             commands = self._scheduler.ended(node, Ending.CANCELLED, report)
         if "after_node" in self._plan.hooks:
             outcome = await self._hooks("after_node", node, number)
-            if outcome.error is not None and not any(isinstance(c, Finish) for c in commands):
-                return self._scheduler.abort(self.state.hook_raised("after_node", outcome.error))
+            if outcome.error is not None:
+                finish = next((one for one in commands if isinstance(one, Finish)), None)
+                if finish is not None and finish.status is not wire.RunStatus.COMPLETED:
+                    return commands  # It has failed already, for a reason of its own.
+                reason = self.state.hook_raised("after_node", outcome.error)
+                if finish is not None:
+                    return [Finish(wire.RunStatus.FAILED, reason)]
+                return self._scheduler.abort(reason)
         return commands
 
     def _took(self, node: str, outcome: wire.NodeOutcome) -> Commands:

@@ -269,6 +269,8 @@ class RunState:
             usage=self._usage,
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
+            active_since=None if self._clock.since is None else self._clock.since.timestamp(),
+            active_before=round(self._clock.spent.total_seconds() * 1000),
         )
 
     # -- what comes in -------------------------------------------------------------------------
