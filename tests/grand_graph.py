@@ -53,6 +53,8 @@ class Script(ScriptedModel):
             visit = f"{node.path}#{node.visit}"
             stage.note("begin", visit, attempt=node.attempt, prompt=_last(messages))
             await stage.stand(visit)
+        elif self.answer is _expert:
+            await asyncio.sleep(0.2)  # The panel comes after the team, as with a stage.
         answer = self.answer(messages)
         if isinstance(answer, str):
             self.reply = answer
@@ -100,6 +102,10 @@ def _critic(messages: Any) -> str:
 def _echo(messages: Any) -> str:
     """Say what was read in full, so that any difference of a prompt shows in the result."""
     return f"read [{_last(messages)}]"
+
+
+def _expert(messages: Any) -> str:
+    return _echo(messages)
 
 
 def _lead(messages: Any) -> Any:
@@ -155,7 +161,7 @@ def grand() -> Graph:
     panel = Swarm(
         [
             agent(_lead, name="lead", description="begins"),
-            agent(_echo, name="expert", description="knows"),
+            agent(_expert, name="expert", description="knows"),
         ],
         id="panel",
     )
