@@ -424,7 +424,7 @@ def sees_and_asks() -> Agent:
 graph("binary", {"asker": sees_and_asks, "second": echo}, arrows("asker>second"))
 
 
-# -- executors that run whole ------------------------------------------------------------------
+# -- graphs and swarms within a graph, and executors that run whole --------------------------------
 
 
 def nested_graph() -> Graph:

@@ -136,4 +136,17 @@ graph(
     [("a", "b"), ("b", "a", ran("b", 2)), ("b", "end", done("b", 2))],
     entries=["a"],
 )
+
+
+def nested_midway() -> Graph:
+    """Case 10: every graph has Strands' default id."""
+    inner = build(
+        {"in0": Fragile(), "in1": Fragile()},
+        arrows("in0>in1"),
+        configure=lambda builder: builder.set_hook_providers([StagedGate("in1")]),
+    )
+    return build({"nest": inner, "tail": Fragile()}, arrows("nest>tail"))
+
+
+registry.add("nested", nested_midway, defaults=QUICK)
 graph("writing", "a b c", "a>b b>c", configure=lambda b: b.set_hook_providers([Scribe()]))

@@ -649,22 +649,22 @@ async def test_an_agent_that_used_a_tool_leaves_nothing_in_the_state(client: Cli
         assert (await run.status()).invocation_state == {"mine": 1}
 
 
-# -- executors that run whole ------------------------------------------------------------------
+# -- graphs and swarms within a graph, and executors that run whole --------------------------------
 
 
-async def whole(server: Server, kind: str) -> tuple[Outcome, GraphResult]:
+async def whole(server: Server, kind: str, scheduled: str) -> tuple[Outcome, GraphResult]:
     case = await halfway(server, f"whole_{kind}", held="after#1")
     outcome = await case.outcome()
     assert outcome.error is None
     assert outcome.result is not None
     assert outcome.result.status is Status.COMPLETED
     in_order(outcome, "whole after")
-    assert outcome.scheduled == ["whole#1", "after#1"]
+    assert outcome.scheduled == scheduled.split()
     return outcome, outcome.result
 
 
-async def test_a_nested_graph_runs_whole_in_one_activity(server: Server) -> None:
-    outcome, result = await whole(server, "graph")
+async def test_a_nested_graph_after_a_restart(server: Server) -> None:
+    outcome, result = await whole(server, "graph", "whole/in0#1 whole/in1#1 after#1")
     inner = result.results["whole"].result
     assert isinstance(inner, GraphResult)
     assert inner.status is Status.COMPLETED
@@ -677,11 +677,11 @@ async def test_a_nested_graph_runs_whole_in_one_activity(server: Server) -> None
         "Original Task: T\nInputs from previous nodes:"
         f"\nFrom whole:  - Agent: <T>\n  - Agent: <{said}>\n"
     )
-    assert outcome.begun["whole#1"] == 2
+    assert outcome.begun["whole/in0#1"] == outcome.begun["whole/in1#1"] == 1
 
 
-async def test_a_swarm_runs_whole_in_one_activity(server: Server) -> None:
-    outcome, result = await whole(server, "swarm")
+async def test_a_nested_swarm_after_a_restart(server: Server) -> None:
+    outcome, result = await whole(server, "swarm", "whole/lead#1 whole/expert#1 after#1")
     inner = result.results["whole"].result
     assert isinstance(inner, SwarmResult)
     assert inner.status is Status.COMPLETED
@@ -692,7 +692,7 @@ async def test_a_swarm_runs_whole_in_one_activity(server: Server) -> None:
 
 
 async def test_a_custom_executor_needs_no_more_than_agent_base(server: Server) -> None:
-    outcome, _ = await whole(server, "custom")
+    outcome, _ = await whole(server, "custom", "whole#1 after#1")
     assert outcome.prompts["after#1"] == prompt(whole="read 1 characters")
 
 

@@ -130,6 +130,21 @@ async def test_the_skipped_node_stays_skipped_after_the_answer(
     )
 
 
+async def test_an_answer_reaches_a_nested_graph_midway_after_a_restart(
+    server: Server, ended: Ended
+) -> None:
+    """Case 10: in Strands the first inner node runs again, with the answer as its task."""
+    case, ids = await asking(server, "nested", "nest/in1")
+    await server.crash()
+    assert await asked_by(case.run, "nest/in1") == ids
+    assert await case.run.respond({ids["nest/in1"]: "yes"}) == ["nest/in1"]
+    outcome = await ended(case)
+    completed(outcome, "nest tail")
+    assert outcome.begun == {"nest/in0#1": 1, "nest/in1#1": 1, "tail#1": 1}
+    assert outcome.visits == {"nest": 1, "nest/in0": 1, "nest/in1": 1, "tail": 1}
+    assert "Original Task:T" in outcome.prompts["nest/in1#1"]
+
+
 async def test_a_failure_cancels_the_approval_beside_it(server: Server, ended: Ended) -> None:
     """Case 6: bad fails in another process than the one that asked."""
     case, ids = await asking(server, "beside", "a", hold=["bad#1", "broken bad#1"])
