@@ -498,10 +498,6 @@ async def test_an_agent_of_another_service(client: Client, semantics: Semantics)
     assert ours.result.accumulated_usage["totalTokens"] == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="A graph is built on the worker's event loop: ExecutorPool.lease, _stock",
-)
 async def test_building_a_graph_does_not_stop_the_worker(client: Client) -> None:
     """A factory may take its time, as one that starts MCP servers does; others' nodes go on."""
     lags: list[float] = []

@@ -88,10 +88,7 @@ async def run_visit(graph: RegisteredGraph, node: str, data: dict[str, Any]) -> 
 
 async def _outcome(graph: RegisteredGraph, visit: wire.NodeInput) -> wire.NodeOutcome:
     state = copy.deepcopy(visit.invocation_state)
-    with (
-        graph.pool.lease(visit.graph, visit.node) as lease,
-        turn_notes(visit.turn, visit.handoff) as notes,
-    ):
+    async with graph.pool.lease(visit.graph, visit.node) as lease:
         executor = lease.executor
         if visit.snapshot is not None:
             executor.load_snapshot(Snapshot.from_dict(decode_bytes_values(visit.snapshot)))
@@ -100,9 +97,10 @@ async def _outcome(graph: RegisteredGraph, visit: wire.NodeInput) -> wire.NodeOu
             if visit.answers
             else await _prompt(graph.options(visit.node), visit)
         )
-        result = await _within(
-            visit.node_timeout, visit.node, execute(visit.node, executor, prompt, state)
-        )
+        with turn_notes(visit.turn, visit.handoff) as notes:
+            result = await _within(
+                visit.node_timeout, visit.node, execute(visit.node, executor, prompt, state)
+            )
         asks = result.status is Status.INTERRUPTED
         snapshot = None
         if visit.carries_state or (asks and can_snapshot(executor)):

@@ -8,10 +8,11 @@ executor comes back only if it can be reset completely; all others are dropped.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from types import FunctionType
 from typing import Any, TypeGuard
 
@@ -101,10 +102,11 @@ class ExecutorPool:
             template: The instance that the plan was made from; it is never executed.
         """
         self._build = build
+        self._stocking = asyncio.Lock()
         self._free: dict[str, deque[Lease]] = {path: deque() for path, _ in executors_of(template)}
 
-    @contextmanager
-    def lease(self, graph: str, node: str) -> Iterator[Lease]:
+    @asynccontextmanager
+    async def lease(self, graph: str, node: str) -> AsyncIterator[Lease]:
         """Hand out a fresh executor of the node at a path, and take it back after the visit.
 
         Raises:
@@ -116,28 +118,38 @@ class ExecutorPool:
                 "it was started with another version of the graph. Deploy a worker that still "
                 "has the node, or start a new run."
             )
-        if not self._free[node]:
-            self._stock()
-        if not self._free[node]:
-            raise TopologyMismatchError(
-                f"The factory of graph {graph!r} has built a graph without node {node!r}, which it "
-                "had at first. It must build the same graph each time."
-            )
-        lease = self._free[node].popleft()
+        lease = await self._take(graph, node)
         yield lease
         if lease.reset() and len(self._free[node]) < _SPARE:
             lease.reusable = False
             self._free[node].append(lease)
 
-    def _stock(self) -> None:
-        """Build the graph once more and keep an executor of it for every node."""
+    async def _take(self, graph: str, node: str) -> Lease:
+        if self._free[node]:
+            return self._free[node].popleft()
+        async with self._stocking:
+            if not self._free[node]:
+                # A factory may take its time: others' nodes, and their heartbeats, go on.
+                for path, spare in await asyncio.to_thread(self._stock):
+                    idle = self._free.setdefault(path, deque())
+                    if len(idle) < _SPARE:
+                        idle.append(spare)
+            if not self._free[node]:
+                raise TopologyMismatchError(
+                    f"The factory of graph {graph!r} has built a graph without node {node!r}, "
+                    "which it had at first. It must build the same graph each time."
+                )
+            return self._free[node].popleft()
+
+    def _stock(self) -> list[tuple[str, Lease]]:
+        """Build the graph once more, for an executor of every node."""
         built = self._build()
         for swarm in _swarms(built):
             replace_handoff_tools(swarm)
-        for path, executor in executors_of(built):
-            idle = self._free.setdefault(path, deque())
-            if len(idle) < _SPARE:
-                idle.append(Lease(executor, _initial_state(executor)))
+        return [
+            (path, Lease(executor, _initial_state(executor)))
+            for path, executor in executors_of(built)
+        ]
 
 
 def _initial_state(executor: object) -> Snapshot | None:
