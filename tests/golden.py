@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from strands import Agent, tool
+from strands.multiagent.graph import Graph
+from strands.multiagent.swarm import Swarm
 from strands.types.tools import ToolContext
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 from temporalio.testing import WorkflowEnvironment
 
-from durable_strands import DurableGraph, GraphRegistry, GraphRun, NodeOptions
+from durable_strands import DurableGraph, GraphRegistry, GraphRun, NodeOptions, on_error
 
 from .conftest import temporal_binary
 from .support import Gate, ToolModel, agent, asked_by, build, gated, worker_for
@@ -103,7 +105,56 @@ def registry() -> GraphRegistry:
             configure=lambda builder: builder.set_max_node_executions(1).set_execution_timeout(60),
         ),
     )
+    graphs.add("nested", nested, max_concurrency=2)
+    graphs.add(
+        "routing",
+        lambda: build(
+            {"list": "x y z", "work": "W", "bad": broken, "sorry": "S", "team": build({"t": "T"})},
+            [("list", "work"), ("work", "bad"), ("bad", "sorry", on_error), ("sorry", "team")],
+        ),
+        nodes={
+            "work": NodeOptions(map_over=lambda results: str(results["list"].result).split()),
+            "team": NodeOptions(input=lambda task: f"only {task}"),
+        },
+        defaults=once,
+        max_concurrency=2,
+    )
+    graphs.add_swarm("swarm", swarm)
+    graphs.add("session", lambda: build({"a": agent("A"), "b": "B"}, [("a", "b")]))
     return graphs
+
+
+def nested() -> Graph:
+    """Return a loop around a nested graph in which a human is asked, beside another graph."""
+    deep = build({"x": "X", "asked": "Q"}, [("x", "asked")], configure=gated(Gate("asked")))
+    team = build({"a": agent("A"), "deep": deep}, [("a", "deep")])
+    return build(
+        {"plan": "P", "team": team, "side": build({"s1": "S1", "s2": "S2"}), "end": "E"},
+        [
+            ("plan", "team"),
+            ("plan", "side"),
+            ("team", "plan", lambda state: len(state.execution_order) < 4),
+            ("team", "end", lambda state: len(state.execution_order) >= 4),
+            ("side", "end"),
+        ],
+        entries=["plan"],
+        configure=lambda b: b.set_node_timeout(60),
+    )
+
+
+def swarm() -> Swarm:
+    """Return a swarm of two, of whom the second asks a human."""
+    lead = Agent(name="lead", model=HandoffModel("expert"), callback_handler=None)
+    expert = Agent(name="expert", model=ToolModel("ask"), tools=[ask], callback_handler=None)
+    return Swarm([lead, expert])
+
+
+class HandoffModel(ToolModel):
+    """Hands over to another agent, then says so."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__("handoff_to_agent")
+        self.arguments = {"agent_name": to, "message": "yours", "context": {"b": 1, "a": 2}}
 
 
 async def plainly(run: GraphRun) -> None:
@@ -112,6 +163,16 @@ async def plainly(run: GraphRun) -> None:
         await run.result()
     except RuntimeError:
         assert (await run.status()).status.value == "failed"
+
+
+async def answering_all(run: GraphRun) -> None:
+    """Answer whatever a run asks, until it ends."""
+    ended = asyncio.create_task(run.result())
+    while not ended.done():
+        for question in await run.interrupts():
+            await run.respond({question.id: "yes"})
+        await asyncio.sleep(0.1)
+    await ended
 
 
 async def answering(run: GraphRun) -> None:
@@ -124,8 +185,10 @@ async def answering(run: GraphRun) -> None:
 
 async def record(client: Client, queue: str, graph: str) -> dict[str, str]:
     """Run a graph, and return the histories that came of it as JSON by name."""
+    if graph == "session":
+        return await record_session(client, queue)
     durable = DurableGraph(client, graph, task_queue=queue)
-    drive: Callable[[GraphRun], Awaitable[Any]] = answering if graph == "humans" else plainly
+    drive = DRIVERS.get(graph, plainly)
     run = await durable.start("golden task", {"given": True}, workflow_id=f"golden-{graph}")
     await drive(run)
     runs = {graph: run}
@@ -136,6 +199,23 @@ async def record(client: Client, queue: str, graph: str) -> dict[str, str]:
         name: (await client.get_workflow_handle(one.id).fetch_history()).to_json()
         for name, one in runs.items()
     }
+
+
+DRIVERS: dict[str, Callable[[GraphRun], Awaitable[Any]]] = {
+    "humans": answering,
+    "nested": answering_all,
+    "swarm": answering_all,
+}
+
+
+async def record_session(client: Client, queue: str) -> dict[str, str]:
+    """Run a session twice, and return the history of the second run."""
+    durable = DurableGraph(client, "session", task_queue=queue, session="golden")
+    await durable.invoke_async("one")
+    run = await durable.start("two")
+    await plainly(run)
+    handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+    return {"session": (await handle.fetch_history()).to_json()}
 
 
 def anonymous(value: Any, key: str = "") -> Any:

@@ -28,17 +28,22 @@ class Replayers:
 
     async def replay(self, client: Client, workflow_id: str) -> None:
         """Replay the history of a run under each seed; fail if it doesn't fit."""
+        history = await client.get_workflow_handle(workflow_id).fetch_history()
+        await self.replay_history(history)
+
+    async def replay_history(self, history: WorkflowHistory) -> None:
+        """Replay a history under each seed; fail if it doesn't fit."""
         if not self._processes:
             self._processes = [await _start(seed) for seed in SEEDS]
-        history = await client.get_workflow_handle(workflow_id).fetch_history()
         line = json.dumps(json.loads(history.to_json())).encode() + b"\n"
         problems = await asyncio.gather(*(_ask(process, line) for process in self._processes))
         assert problems == [None] * len(SEEDS), problems
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End the processes."""
         for process in self._processes:
             process.kill()
+            await process.wait()
 
 
 async def _start(seed: int) -> Process:

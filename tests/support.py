@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -203,6 +204,7 @@ class ToolModel(ScriptedModel):
     def __init__(self, tool_name: str) -> None:
         super().__init__(lambda text: text)
         self.tool_name = tool_name
+        self.arguments: dict[str, Any] = {}
 
     async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
         results = [
@@ -216,7 +218,7 @@ class ToolModel(ScriptedModel):
         use = {"toolUseId": f"use-{len(messages)}", "name": self.tool_name}
         yield {"messageStart": {"role": "assistant"}}
         yield {"contentBlockStart": {"start": {"toolUse": use}}}
-        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
+        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(self.arguments)}}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "tool_use"}}
         usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}

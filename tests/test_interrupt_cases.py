@@ -63,11 +63,11 @@ async def server(only_server: Server) -> AsyncIterator[Server]:
     print(only_server.output)
 
 
-@pytest.fixture(scope="session")
-def replayers() -> Iterator[Replayers]:
+@pytest_asyncio.fixture(scope="session")
+async def replayers() -> AsyncIterator[Replayers]:
     replayers = Replayers()
     yield replayers
-    replayers.stop()
+    await replayers.stop()
 
 
 @pytest.fixture
