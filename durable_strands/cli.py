@@ -66,7 +66,7 @@ async def _run(command: Callable[[Arguments], Awaitable[int]], arguments: Argume
 
 
 def _explain(error: RPCError, arguments: Arguments) -> str:
-    if error.status is RPCStatusCode.NOT_FOUND:
+    if error.status is RPCStatusCode.NOT_FOUND and arguments.command is not _start:
         return f"There is no run {getattr(arguments, 'id', '?')!r} in this namespace."
     return f"The Temporal server says: {error.message} ({error.status.name})."
 
@@ -85,7 +85,12 @@ async def _worker(arguments: Arguments) -> int:
 
 
 async def _start(arguments: Arguments) -> int:
-    graph = DurableGraph(await connect(), arguments.graph, task_queue=arguments.task_queue)
+    graph = DurableGraph(
+        await connect(),
+        arguments.graph,
+        task_queue=arguments.task_queue,
+        session=arguments.session,
+    )
     run = await graph.start(
         _task(arguments), _json_object(arguments.state, "--state"), workflow_id=arguments.id
     )
@@ -161,16 +166,24 @@ async def _demo(arguments: Arguments) -> int:
 def event_line(event: dict[str, Any]) -> str | None:
     """Return a line for an event of a run, or None for one that needs no line."""
     kind = event["type"].removeprefix("multiagent_")
+    within = ""
+    while kind == "node_stream":  # What happens in a nested graph or swarm.
+        within = wire.join(within, event["node_id"])
+        event = event["event"]
+        kind = event.get("type", "").removeprefix("multiagent_")
+    path = wire.join(within, event.get("node_id", ""))
     if kind == "node_start":
-        return f"started    {event['node_id']}"
+        return f"started    {path}"
     if kind == "node_stop":
         result = event["node_result"]
-        return f"{result.status.value:<10} {event['node_id']}  {result.execution_time} ms"
+        return f"{result.status.value:<10} {path}  {result.execution_time} ms"
     if kind == "node_interrupt":
         asked = ", ".join(interrupt.name for interrupt in event["interrupts"])
-        return f"asks       {event['node_id']}  {asked}"
+        return f"asks       {path}  {asked}"
     if kind == "node_cancel":
-        return f"cancelled  {event['node_id']}  {event['message']}"
+        return f"cancelled  {path}  {event['message']}"
+    if kind == "handoff" and event.get("message"):
+        return f"hands over {wire.join(within, event['from_node_ids'][0])}  {event['message']}"
     return None
 
 
@@ -269,6 +282,7 @@ def _parser() -> argparse.ArgumentParser:
     task.add_argument("--task-file", metavar="FILE", help="a file with it; - for standard input")
     start.add_argument("--state", metavar="JSON", help="invocation state, a JSON object")
     start.add_argument("--id", help="workflow id (default: made from the graph's name)")
+    start.add_argument("--session", help="conversation whose agents' memory the run goes on with")
     start.add_argument("--wait", action="store_true", help="wait, and print the report as JSON")
     add_queue(start)
 
