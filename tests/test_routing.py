@@ -147,7 +147,8 @@ def words(results: dict[str, Any]) -> list[str]:
 
 def fan(worker: Any, *, words_said: str = "one two three", **more: Any) -> Graph:
     nodes = {"list": words_said, "work": worker, "join": more.get("join", "J")}
-    return build(nodes, [("list", "work"), ("work", "join")])
+    gate = gated(Gate("work")) if more.get("gate") else lambda _: None
+    return build(nodes, [("list", "work"), ("work", "join")], configure=gate)
 
 
 async def test_a_mapped_node_has_a_visit_for_each_item_and_is_joined_once(client: Client) -> None:
@@ -253,6 +254,33 @@ async def test_a_mapped_nested_graph_with_an_input_of_its_own_that_asks(client: 
         await run.respond({ids[1]: "yes"})
         assert (await run.result()).status is Status.COMPLETED
     assert sorted(seen) == ["T/a/a b", "T/b/a b"]
+
+
+async def test_a_retry_takes_over_the_items_that_are_done(client: Client) -> None:
+    calls: list[str] = []
+
+    def work(prompt: str) -> str:
+        word = prompt.splitlines()[-1]
+        calls.append(word)
+        if word == "two" and calls.count("two") == 1:
+            raise ValueError("not yet")
+        return word
+
+    def factory() -> Graph:
+        return fan(work, gate=True)
+
+    options = NodeOptions(map_over=words)
+    async with serve(client, factory, nodes={"work": options}, max_concurrency=1) as graph:
+        run = await graph.start("T")
+        ids = await asked_by(run, "work[]")  # A hook asks about all its visits at once.
+        await run.respond({ids["work[]"]: "yes"})
+        with pytest.raises(ValueError, match="not yet"):
+            await run.result()
+        again = await run.retry()
+        ids = await asked_by(again, "work[]")
+        await again.respond({ids["work[]"]: "yes"})
+        assert (await again.result()).status is Status.COMPLETED
+    assert calls == ["one", "two", "two", "three"]
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ class Orchestration:
             return await self._end(node, over)
         if isinstance(over, wire.NodeOutcome):
             self.state.paused(node, over)
-        visit = self._asking[node] = (self.state.path(node), number)
+        visit = self._asking[node] = (self.state.counted_as(node), number)
         self._run.ask(visit, over.interrupts, self, node)
         timeout = self.state.node_plan(node).interrupt_timeout
         if timeout is not None:
@@ -296,7 +296,9 @@ class Orchestration:
         node = command.node
         self.state.begin(node)
         path, number = self.state.path(node), self.state.open_visit(node).number
-        if self._run.journal.has(path, number, lambda: self.state.node_input(command), self, node):
+        if not self.state.has_inside(node) and self._run.journal.has(
+            path, number, lambda: self.state.node_input(command), self, node
+        ):
             return
 
         def over(task: asyncio.Task[Over | None]) -> None:
@@ -323,8 +325,7 @@ class Orchestration:
             if outcome.interrupts or outcome.cancel is not None:
                 return outcome
             visit.hooks_done, visit.answers = True, []
-        plan = self.state.node_plan(node)
-        if plan.plan is not None or plan.maps:
+        if self.state.has_inside(node):
             return await self._inside(command)
         return await self._node(command)
 

@@ -122,13 +122,22 @@ class RunState:
         """Return the plan of a node."""
         return self._nodes[node]
 
+    def has_inside(self, node: str) -> bool:
+        """Say whether a node has no activity of its own: it is a graph, a swarm, or mapped."""
+        return self._nodes[node].plan is not None or self._nodes[node].maps
+
     def begin(self, node: str) -> None:
         """Open a visit of a node, if none is open: it may be the rest of one that paused."""
         if node not in self._open:
-            path = self.path(node)
-            # Of a mapped node the visits that count are those of its items.
-            counted = f"{path}[]" if self._nodes[node].maps else path
-            self._open[node] = OpenVisit(self._run.next_visit(counted))
+            self._open[node] = OpenVisit(self._run.next_visit(self.counted_as(node)))
+
+    def counted_as(self, node: str) -> str:
+        """Return the name under which a node's visits are numbered, and ask.
+
+        That is its path; but of a mapped node the visits at its path are those of its items.
+        """
+        path = self.path(node)
+        return f"{path}[]" if self._nodes[node].maps else path
 
     def open_visit(self, node: str) -> OpenVisit:
         """Return the visit of a node that is going on."""
