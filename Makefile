@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format oracle benchmark soak golden clean
+.PHONY: demo test check format oracle differential benchmark soak golden clean
 
 demo: $(INSTALLED) ## run the demo on an embedded Temporal dev server
 	$(BIN)/durable-strands demo $(ARGS)
@@ -30,6 +30,9 @@ golden: $(INSTALLED) ## record golden histories that are not there yet
 
 oracle: $(INSTALLED) ## compare the scheduler with its two oracles over all random graphs
 	$(BIN)/python -m tests.oracles
+
+differential: $(INSTALLED) ## run random graphs on Strands' own Graph and on a real worker, and compare
+	$(BIN)/python -m tests.differential $(ARGS)
 
 soak: $(INSTALLED) ## 200 runs with approvals and failures, under workers that get killed
 	$(BIN)/python -m tests.soak $(ARGS)

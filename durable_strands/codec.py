@@ -165,11 +165,18 @@ def error_to_wire(error: BaseException) -> wire.ErrorInfo:
     return wire.ErrorInfo(
         type=type(error).__name__,
         module=type(error).__module__,
-        message=_short(str(error), _LONGEST_MESSAGE),
+        message=_short(_message(error), _LONGEST_MESSAGE),
         trace=_short(
             "".join(traceback.format_tb(error.__traceback__)[-_FRAMES:]), _LONGEST_MESSAGE
         ),
     )
+
+
+def _message(error: BaseException) -> str:
+    """Return what an exception says; of a KeyError that is `str` of it without the quotes."""
+    if isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str):
+        return error.args[0]
+    return str(error)
 
 
 def _short(text: str, longest: int) -> str:

@@ -63,6 +63,7 @@ class HistoryReader:
         self._open: dict[int, str] = {}
         self._reports: dict[str, wire.NodeReport] = {}
         self._asked = False
+        self._deciding = True
 
     async def events(self, *, until_interrupted: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Yield Strands' event dictionaries up to the run's end, waiting for those to come.
@@ -83,6 +84,10 @@ class HistoryReader:
             if translate is not None:
                 async for item in translate(self, event):
                     yield item
+            if event.event_type in _WAKING:
+                self._deciding = True
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                self._deciding = False
             if until_interrupted and self._asked and await self._is_interrupted():
                 break
         if self.closing is not None and self.closing.report is not None:
@@ -100,17 +105,22 @@ class HistoryReader:
             yield MultiAgentResultEvent(result=result_from_wire(report)).as_dict()
 
     async def _is_interrupted(self) -> bool:
-        """Say whether the run waits for nothing but humans, and history is read to its end."""
-        if self._open:
+        """Say whether the run waits for nothing but humans, and history is read to its end.
+
+        The run itself is asked only when it seems to rest: a query that meets the run's end is
+        lost, and its caller waits for long.
+        """
+        if self._open or self._deciding or not await self._is_read():
             return False
         report = await self._ask_status()
-        if report.status is not wire.RunStatus.INTERRUPTED:
-            return False
-        described = await self._handle.describe()
-        if described.history_length > self._position:
+        if report.status is not wire.RunStatus.INTERRUPTED or not await self._is_read():
             return False
         self.closing = Closing(report=report)
         return True
+
+    async def _is_read(self) -> bool:
+        """Say whether history has nothing that wasn't read."""
+        return (await self._handle.describe()).history_length <= self._position
 
     async def _ask_status(self) -> wire.RunReport:
         """Ask the run, however long it takes until a worker is there to answer."""
@@ -213,6 +223,19 @@ class HistoryReader:
     async def _decode(self, payloads: Payloads) -> Any:
         return await decode(payloads, self._converter)
 
+
+_WAKING = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
+        EventType.EVENT_TYPE_TIMER_FIRED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
+    }
+)
+"""Events upon which a run is about to decide something."""
 
 _TRANSLATORS = {
     EventType.EVENT_TYPE_MARKER_RECORDED: HistoryReader._marker,

@@ -26,12 +26,12 @@ def temporal_binary() -> str:
 
 @pytest_asyncio.fixture(scope="session")
 async def env() -> AsyncIterator[WorkflowEnvironment]:
-    async with await _start() as environment:
+    async with await start_server() as environment:
         yield environment
     gc.collect()
 
 
-async def _start(attempts: int = 3) -> WorkflowEnvironment:
+async def start_server(attempts: int = 3) -> WorkflowEnvironment:
     """Start a dev server; on a busy machine it may miss the SDK's five seconds."""
     try:
         return await WorkflowEnvironment.start_local(
@@ -46,7 +46,7 @@ async def _start(attempts: int = 3) -> WorkflowEnvironment:
     except RuntimeError:
         if attempts == 1:
             raise
-        return await _start(attempts - 1)
+        return await start_server(attempts - 1)
 
 
 @pytest.fixture

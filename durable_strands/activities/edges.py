@@ -40,6 +40,7 @@ async def evaluate_edges(
     invocation_state = copy.deepcopy(request.invocation_state)
     answers: list[list[bool]] = []
     completed = {node.node_id: node for node in state.completed_nodes}
+    failed: dict[str, Any] = {}
     for question in request.questions:
         state.completed_nodes = {
             node for name, node in completed.items() if name not in question.hidden
@@ -53,13 +54,16 @@ async def evaluate_edges(
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled(error):
                     raise
-                return wire.EdgesOutcome(error=error_to_wire(error), failed_edge=str(named)).dump()
+                failed = {"error": error_to_wire(error), "failed_edge": str(named)}
+                break
             verdicts.append(verdict)
             if verdict and question.until_true:
                 break
+        if failed:
+            break  # What conditions wrote before stays, as in Strands.
         answers.append(verdicts)
     changes = state_changes(request.invocation_state, invocation_state, "an edge condition")
-    outcome = wire.EdgesOutcome(answers=answers, state_changes=changes).dump()
+    outcome = wire.EdgesOutcome(answers=answers, state_changes=changes, **failed).dump()
     try:
         check_size("what edge conditions wrote to the invocation state", outcome, payload_limit)
     except PayloadTooLargeError as error:

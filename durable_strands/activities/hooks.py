@@ -24,6 +24,7 @@ from strands.multiagent.swarm import Swarm
 
 from .. import wire
 from ..codec import error_to_wire
+from ..errors import PayloadTooLargeError
 from .failures import check_size, is_being_cancelled
 from .interrupts import answered, asked
 from .views import source_of, state_changes
@@ -70,25 +71,23 @@ async def run_hooks(
     about = {} if request.node is None else {"node_id": request.node}
     event = kind(source=source, invocation_state=state, **about)
     path = None if request.node is None else wire.join(request.within, request.node)
-    outcome = wire.HooksOutcome(event=request.event, node=path, visit=request.visit)
+    nothing = wire.HooksOutcome(event=request.event, node=path, visit=request.visit)
+    found: dict[str, Any] = {}
     try:
         _, interrupts = await source.hooks.invoke_callbacks_async(event)
-        questions = asked(interrupts, f"a hook of {request.event}")
-        changes = state_changes(request.invocation_state, state, "a hook")
-        outcome = outcome.model_copy(
-            update={
-                "interrupts": questions,
-                "cancel": _cancel_message(event),
-                "state_changes": changes,
-            }
-        )
-        check_size(f"what a hook of {request.event} asks and writes", outcome.dump(), payload_limit)
+        found["interrupts"] = asked(interrupts, f"a hook of {request.event}")
+        found["cancel"] = _cancel_message(event)
     except (Exception, asyncio.CancelledError) as error:
         if is_being_cancelled(error):
             raise
-        failed = wire.HooksOutcome(event=request.event, node=path, visit=request.visit)
-        return failed.model_copy(update={"error": error_to_wire(error)}).dump()
-    return outcome.dump()
+        found = {"error": error_to_wire(error)}  # What hooks wrote before stays, as in Strands.
+    found["state_changes"] = state_changes(request.invocation_state, state, "a hook")
+    outcome = nothing.model_copy(update=found).dump()
+    try:
+        check_size(f"what a hook of {request.event} asks and writes", outcome, payload_limit)
+    except PayloadTooLargeError as error:
+        return nothing.model_copy(update={"error": error_to_wire(error)}).dump()
+    return outcome
 
 
 def _cancel_message(event: Any) -> str | None:

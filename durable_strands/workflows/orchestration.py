@@ -192,6 +192,10 @@ class Orchestration:
         """Look for visits of an earlier run that can be taken over."""
         self._post(self._slot_free)
 
+    def slot(self, node: str) -> int:
+        """Return where a node stands in the order of declaration."""
+        return self._scheduler.topology.index[node]
+
     def answered(self, node: str, answers: list[wire.Answer], *, complete: bool) -> None:
         """Take answers to what a node asked; `complete` says that it has all of them."""
         self.state.open_visit(node).answers += answers
@@ -318,9 +322,11 @@ class Orchestration:
             outcome = await self._hooks("before_node", node, visit.number, visit.answers)
             if outcome.error is not None:
                 return outcome.error
-            if outcome.cancel is not None and self._plan.semantics == "strands":
+            # As in Strands, a question comes first: after its answer the hooks run again.
+            failing = outcome.cancel is not None and self._plan.semantics == "strands"
+            if failing and not outcome.interrupts:
                 return wire.ErrorInfo(
-                    type="RuntimeError", module="builtins", message=outcome.cancel
+                    type="RuntimeError", module="builtins", message=outcome.cancel or ""
                 )
             if outcome.interrupts or outcome.cancel is not None:
                 return outcome

@@ -18,6 +18,9 @@ class Asker(Protocol):
     def answered(self, node: str, answers: list[wire.Answer], *, complete: bool) -> None:
         """Take answers to what a node asked; `complete` says that it has all of them."""
 
+    def slot(self, node: str) -> int:
+        """Return where a node stands in the order of declaration."""
+
 
 class Run:
     """The memory that the orchestrations of one run share.
@@ -81,10 +84,16 @@ class Run:
         """
         self.merge(wire.StateChanges(changed=state))
         released = []
-        for visit, given in self.interrupts.answer(answers).items():
-            complete = not self.interrupts.of(visit)
+        settled = self.interrupts.answer(answers)
+        # In declaration order: the members of a JSON object, as the answers are, have none.
+        for visit in sorted(settled, key=self._slot):
+            given, complete = settled[visit], not self.interrupts.of(visit)
             asker, node = self._askers[visit]
             asker.answered(node, given, complete=complete)
             if complete:
                 released.append(visit[0])
         return released
+
+    def _slot(self, visit: Visit) -> int:
+        asker, node = self._askers[visit]
+        return asker.slot(node)

@@ -25,7 +25,13 @@ from typing import Any, Self, cast
 from unittest.mock import patch
 
 from strands.agent.agent_result import AgentResult
-from strands.multiagent.graph import Graph, GraphBuilder, GraphState, LegacyEdgeCondition
+from strands.multiagent.graph import (
+    Graph,
+    GraphBuilder,
+    GraphEdge,
+    GraphState,
+    LegacyEdgeCondition,
+)
 from strands.telemetry.metrics import EventLoopMetrics
 from strands.types.agent import AgentInput
 from strands.types.content import ContentBlock
@@ -42,7 +48,7 @@ _RESULT = re.compile(r"  - Agent: (.+)#(\d+)\n")
 
 # Even the smallest table of a set has 8 slots, so that the ints below 8 are each in the slot of
 # their own number, whatever else is in the set or was. Larger plans would need more care.
-_LARGEST = 8
+LARGEST = 8
 
 
 async def run_strands(plan: GraphPlan, world: World) -> Trace:
@@ -65,7 +71,7 @@ async def run_strands(plan: GraphPlan, world: World) -> Trace:
     conductor = _Conductor(plan, world, trace)
     graph = _build(plan, conductor)
     stream = cast("AsyncGenerator[dict[str, Any], None]", graph.stream_async(_TASK))
-    with _silence():
+    with silence():
         try:
             # Closing matters when the oracle itself fails: it cancels the stubs in flight.
             async with aclosing(stream) as events:
@@ -97,7 +103,7 @@ class _BrokenOffError(RuntimeError):
         self.reason = reason
 
 
-class _Id(str):
+class Id(str):
     """A node id whose hash is the node's declaration index.
 
     It equals the plain id but is not found by it in a dict or set: ids that leave Strands go
@@ -275,11 +281,11 @@ def _build(plan: GraphPlan, conductor: _Conductor) -> Graph:
     assert plan.semantics == "strands"
     assert plan.execution_timeout is None
     assert plan.entry_points, "Strands would choose them itself"
-    assert len(plan.nodes) <= _LARGEST, "the order of a set is only known for small ones"
+    assert len(plan.nodes) <= LARGEST, "the order of a set is only known for small ones"
     resets = {node.on_revisit == "reset" for node in plan.nodes}
     assert len(resets) == 1, "Strands knows one rule for all nodes"
 
-    ids = {node.id: _Id(node.id, slot) for slot, node in enumerate(plan.nodes)}
+    ids = {node.id: Id(node.id, slot) for slot, node in enumerate(plan.nodes)}
     builder = GraphBuilder()
     for node in ids.values():
         builder.add_node(_Stub(str(node), conductor), node)
@@ -300,22 +306,28 @@ def _build(plan: GraphPlan, conductor: _Conductor) -> Graph:
     builder.reset_on_revisit(resets.pop())
     if plan.max_node_executions is not None:
         builder.set_max_node_executions(plan.max_node_executions)
+    graph = pinned(builder, edges)
+    conductor.check_order([node.node_id for node in graph.entry_points])
+    return graph
+
+
+def pinned(builder: GraphBuilder, edges: list[GraphEdge]) -> Graph:
+    """Build a graph whose node ids are `Id`s, with its edges in the order given."""
     with (
         warnings.catch_warnings(),
         # The constructor starts a thread with an event loop to tell the hooks that it is done.
-        # There are no hooks, and the thread would take as long as the run.
+        # No hook here listens, and the thread would take as long as the run.
         patch(f"{_MODULE}.run_async", lambda call: None),
     ):
         warnings.filterwarnings("ignore", message="graph has no max_node_executions")
         graph = builder.build()
-    conductor.check_order([node.node_id for node in graph.entry_points])
     assert len(graph.edges) == len(edges), "Strands took parallel edges for one"
     graph.edges = edges  # type: ignore[assignment]  # Strands only iterates over its set
     return graph
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Keep Strands' log of expected failures out of the test's.
 
     Each run has its own filter, so that runs may overlap.
