@@ -157,7 +157,8 @@ class Orchestration:
                     return command
             done = self._run.journal.next(self)
             if done is not None:
-                commands.extend(self._took(*done))
+                self._took(*done)
+                commands.extend(self._scheduler.proceed())
                 continue
             if self._scheduler.is_running:
                 self._clock.start()
@@ -245,32 +246,26 @@ class Orchestration:
         return self._scheduler.pause(node)
 
     async def _end(self, node: str, over: Over) -> Commands:
-        """End a visit, and run the hooks that follow it."""
+        """End a visit, run the hooks that follow it, and go on."""
         number = self.state.open_visit(node).number
         if isinstance(over, wire.NodeOutcome):
-            commands = self._took(node, over)
+            self._took(node, over)
         elif isinstance(over, wire.ErrorInfo):
-            report = self.state.raised(node, over)
-            commands = self._scheduler.ended(node, Ending.RAISED, report)
+            self._scheduler.record(node, Ending.RAISED, self.state.raised(node, over))
         elif isinstance(over, wire.NodeReport):
             report = self.state.inside_ended(node, over)
-            commands = self._scheduler.ended(node, _ending(report), report)
+            self._scheduler.record(node, _ending(report), report)
         else:
             report = self.state.cancelled_by_hook(node, over.cancel or "")
-            commands = self._scheduler.ended(node, Ending.CANCELLED, report)
+            self._scheduler.record(node, Ending.CANCELLED, report)
         if "after_node" in self._plan.hooks:
             outcome = await self._hooks("after_node", node, number)
-            if outcome.error is not None:
-                finish = next((one for one in commands if isinstance(one, Finish)), None)
-                if finish is not None and finish.status is not wire.RunStatus.COMPLETED:
-                    return commands  # It has failed already, for a reason of its own.
+            if outcome.error is not None and not self._scheduler.is_failing:
                 reason = self.state.hook_raised("after_node", outcome.error)
-                if finish is not None:
-                    return [Finish(wire.RunStatus.FAILED, reason)]
                 return self._scheduler.abort(reason)
-        return commands
+        return self._scheduler.proceed()
 
-    def _took(self, node: str, outcome: wire.NodeOutcome) -> Commands:
+    def _took(self, node: str, outcome: wire.NodeOutcome) -> None:
         """Take a node's outcome, fresh or from an earlier run, to the scheduler."""
         report, handoff = self.state.ended(node, outcome)
         ending = _ending(report)
@@ -278,7 +273,7 @@ class Orchestration:
         if handoff is not None and ending is Ending.COMPLETED:
             self.state.hand_over(node, handoff)
             target = handoff.target
-        return self._scheduler.ended(node, ending, report, target)
+        self._scheduler.record(node, ending, report, target)
 
     async def _remind(self, node: str, seconds: float) -> None:
         path = self.state.path(node)

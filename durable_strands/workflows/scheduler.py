@@ -105,6 +105,7 @@ class Scheduler(Generic[R]):
         cancelled: Ids of nodes that a hook ever cancelled, in that order.
         results: Latest result of each node that has one.
         handoff: Id of the node that the visit which ended last handed over to, in a swarm.
+        is_failing: Whether a visit has ended in a way that ends the run, by `proceed`.
     """
 
     def __init__(
@@ -145,6 +146,8 @@ class Scheduler(Generic[R]):
         self._draining: str | None = None
         self._over = False
         self._has_failed = False
+        self._ended: tuple[int, Ending] | None = None
+        self.is_failing = False
         self._holds_slot = [node.plan is None and not node.maps for node in plan.nodes]
         self._policy: _Policy
         if plan.swarm is not None:
@@ -195,7 +198,14 @@ class Scheduler(Generic[R]):
     def ended(
         self, node: str, ending: Ending, result: R, handoff: str | None = None
     ) -> list[Command[R]]:
-        """Take the end of the visit of `node` that is in flight or paused.
+        """Take the end of a visit, and go on; see `record`."""
+        self.record(node, ending, result, handoff)
+        return self.proceed()
+
+    def record(self, node: str, ending: Ending, result: R, handoff: str | None = None) -> None:
+        """Take note of the end of the visit of `node` that is in flight or paused.
+
+        What follows from it comes with `proceed`: hooks see what has ended, and nothing further.
 
         Args:
             node: Its id.
@@ -227,11 +237,18 @@ class Scheduler(Generic[R]):
                 self.completed.pop(node, None)
         caught = bool(self.topology.error_edges[index])
         self._has_failed |= ending in (Ending.FAILED, Ending.RAISED) and not caught
-        if self._draining is None:
-            fails_fast = self.plan.nodes[index].on_failure == "fail_fast" and not caught
-            if ending is Ending.RAISED and fails_fast:
-                self._finish(RunStatus.FAILED, failed_node=node)
-            else:
+        fails_fast = self.plan.nodes[index].on_failure == "fail_fast" and not caught
+        if ending is Ending.RAISED and fails_fast and self._draining is None:
+            self.is_failing = True
+        self._ended = index, ending
+
+    def proceed(self) -> list[Command[R]]:
+        """Go on: with what follows from the end that was recorded, or since there is a slot."""
+        if self._ended is not None:
+            (index, ending), self._ended = self._ended, None
+            if self.is_failing:
+                self._finish(RunStatus.FAILED, failed_node=self.plan.nodes[index].id)
+            elif self._draining is None:
                 self._policy.ended(index, ending)
         return self._advance()
 
@@ -263,12 +280,9 @@ class Scheduler(Generic[R]):
         self._policy.expired()
         return self._advance()
 
-    def proceed(self) -> list[Command[R]]:
-        """Take note that there may be a slot now."""
-        return self._advance()
-
     def abort(self, reason: str) -> list[Command[R]]:
         """End the run as failed: it cannot go on, for a reason from outside the machine."""
+        self._ended = None
         self._finish(RunStatus.FAILED, reason)
         return self._advance()
 
