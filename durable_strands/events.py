@@ -153,6 +153,10 @@ class Narrator:
         for path in sorted(self._nested, key=lambda path: -len(self._above[path])):
             yield from self._leave(path, _find(report.results, path, self._above[path]))
 
+    def said(self, path: str, event: dict[str, Any]) -> dict[str, Any]:
+        """Return something that a visit's executor said, as the run's own consumer gets it."""
+        return self._tell(path, MultiAgentNodeStreamEvent(self._id(path), event))
+
     # -- nested graphs and swarms --------------------------------------------------------------
 
     def _enter(self, path: str, enclosing: wire.Enclosing) -> Events:

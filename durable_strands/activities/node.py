@@ -26,6 +26,7 @@ from .. import wire
 from ..codec import node_result_to_wire
 from ..errors import NodeTimeoutError, TopologyMismatchError
 from ..options import NodeOptions
+from ..sinks import say
 from .context import CurrentNode, current
 from .failures import check_size, to_application_error
 from .handoff import turn_notes
@@ -170,6 +171,8 @@ async def _last_result(node: str, executor: Any, stream: Any) -> tuple[Any, bool
             result = event["result"]
             signal = getattr(executor, "cancel_signal", None)
             cancelled = signal is not None and bool(signal.is_set())
+        else:
+            await say(event)
     if result is None:
         raise ValueError(f"Node '{node}' did not produce a result event")
     return result, cancelled
