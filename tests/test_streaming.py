@@ -402,3 +402,34 @@ def test_only_the_json_part_of_an_event_leaves_the_process() -> None:
         "delta": {"text": "word"},
         "list": [1, {"image": b"\xff"}],
     }
+
+
+# -- nested -------------------------------------------------------------------------------------
+
+
+async def test_words_of_a_nested_node_come_within_the_stream_of_the_node_it_is_in(
+    client: Client,
+) -> None:
+    sink = LocalSink()
+
+    def factory() -> Graph:
+        team = build({"a": talker("Hel", "lo"), "b": talker("Wor", "ld")}, [("a", "b")])
+        return build({"team": team})
+
+    async with serving(client, factory, sink, sink) as graph:
+        durable = [event async for event in graph.stream_async("T")]
+    own = [event async for event in factory().stream_async("T")]
+
+    def kinds(events: list[dict[str, Any]]) -> list[Any]:
+        found = []
+        for event in events:
+            path = []
+            while event.get("type") == "multiagent_node_stream":
+                path.append(event["node_id"])
+                event = event["event"]
+            if "type" in event or "data" in event:
+                found.append((path, event.get("type"), event.get("data")))
+        return found
+
+    assert kinds(durable) == kinds(own)
+    assert (["team", "a"], None, "Hel") in kinds(durable)

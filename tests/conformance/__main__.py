@@ -178,7 +178,7 @@ def main() -> int:
     verdicts = [
         _judge(source, suite, semantics)
         for suite in SUITES
-        for semantics in SEMANTICS
+        for semantics in suite.semantics
         if suite.name in (chosen.suite or [suite.name])
         and semantics in (chosen.semantics or [semantics])
     ]

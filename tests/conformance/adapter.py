@@ -224,9 +224,14 @@ def _having(status: str, standing: dict[str, str], nodes: dict[str, Any]) -> set
 def _handle_handoff(swarm: Swarm, target: Any, message: str, context: dict[str, Any]) -> None:
     """Hand over from within a turn; elsewhere do what Strands does."""
     try:
-        hand_over(target.node_id, message, context)
+        answer = hand_over(target.node_id, message, context)
     except LookupError:
         _own_handoff(swarm, target, message, context)
+        return
+    if answer["status"] == "success":
+        swarm.state.handoff_node, swarm.state.handoff_message = target, message
+        for key, value in (context or {}).items():
+            swarm.shared_context.add_context(swarm.state.current_node, key, value)  # type: ignore[arg-type]
 
 
 class _Yes:
@@ -246,15 +251,21 @@ class _Yes:
 class _SharedExecutor:
     """A test's own executor, behind what can't be snapshotted: mocks would say that they can."""
 
-    def __init__(self, node: Any, resets_from: int | None) -> None:
-        """Stand before a node's executor, which is reset from that visit on."""
+    def __init__(self, node: Any, orchestrator: Any) -> None:
+        """Stand before a node's executor."""
         self._node = node
-        self._resets_from = resets_from
+        self._orchestrator = orchestrator
 
     def __getattr__(self, name: str) -> Any:
         if name in ("take_snapshot", "load_snapshot", "tool_names"):
             raise AttributeError(name)
         return getattr(self._node.executor, name)
+
+    def _is_reset(self) -> bool:
+        """Say whether Strands resets the executor before this visit."""
+        if isinstance(self._orchestrator, Swarm):
+            return True
+        return bool(self._orchestrator.reset_on_revisit) and current_node().visit > 1
 
     async def invoke_async(self, prompt: Any = None, **kwargs: Any) -> Any:
         raise NotImplementedError
@@ -264,11 +275,18 @@ class _SharedExecutor:
 
     async def stream_async(self, prompt: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
         goes_on = any("interruptResponse" in block for block in prompt)
-        first = self._resets_from
-        if first is not None and current_node().visit >= first and not goes_on:
+        if not goes_on and self._is_reset():
             self._node.reset_executor_state()
-        async for event in self._node.executor.stream_async(prompt, **kwargs):
-            yield event
+        asks = False
+        try:
+            async for event in self._node.executor.stream_async(prompt, **kwargs):
+                asks |= getattr(event.get("result"), "stop_reason", None) == "interrupt"
+                yield event
+        finally:
+            if isinstance(self._orchestrator, Swarm) and not asks:
+                # The turn has ended: in Strands its handoff has been applied, or rolled back.
+                state = self._orchestrator.state
+                state.handoff_node = state.handoff_message = None
 
 
 def _shared(orchestrator: Any) -> Any:
@@ -296,10 +314,9 @@ def _shared_executor(node: Any, orchestrator: Any) -> Any:
         return executor
     if not isinstance(executor, AgentBase):
         return executor
-    if isinstance(orchestrator, Graph):
-        return _SharedExecutor(node, 2 if orchestrator.reset_on_revisit else None)
-    shared = _SharedExecutor(node, 1)
-    # A mock's registry has swallowed the tool that the swarm gave it.
-    tools = {TOOL_NAME: orchestrator._create_handoff_tool()}
-    shared.__dict__["tool_registry"] = SimpleNamespace(registry=tools)
+    shared = _SharedExecutor(node, orchestrator)
+    if isinstance(orchestrator, Swarm):
+        # A mock's registry has swallowed the tool that the swarm gave it.
+        tools = {TOOL_NAME: orchestrator._create_handoff_tool()}
+        shared.__dict__["tool_registry"] = SimpleNamespace(registry=tools)
     return shared
