@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format oracle differential benchmark soak golden clean
+.PHONY: demo test check format oracle differential conformance benchmark soak golden clean
 
 demo: $(INSTALLED) ## run the demo on an embedded Temporal dev server
 	$(BIN)/durable-strands demo $(ARGS)
@@ -34,6 +34,9 @@ oracle: $(INSTALLED) ## compare the scheduler with its two oracles over all rand
 differential: $(INSTALLED) ## run random graphs on Strands' own Graph and on a real worker, and compare
 	$(BIN)/python -m tests.differential $(ARGS)
 
+conformance: $(VENV)/.conformance ## run Strands' own tests of graphs through durable-strands
+	$(BIN)/python -m tests.conformance $(ARGS)
+
 soak: $(INSTALLED) ## 200 runs with approvals and failures, under workers that get killed
 	$(BIN)/python -m tests.soak $(ARGS)
 
@@ -45,5 +48,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+$(VENV)/.conformance: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[conformance]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from .nodes import FunctionNode, HumanGate, Prompt, function_node, human_gate
     from .options import NodeOptions
+    from .sinks import LocalSink, NodeStream, RedisSink, StreamSink, StreamSource
     from .worker.plugin import GraphPlugin
 
 _HOMES = {
@@ -58,6 +59,11 @@ _HOMES = {
     "function_node": "nodes",
     "human_gate": "nodes",
     "NodeOptions": "options",
+    "LocalSink": "sinks",
+    "NodeStream": "sinks",
+    "RedisSink": "sinks",
+    "StreamSink": "sinks",
+    "StreamSource": "sinks",
     "GraphPlugin": "worker.plugin",
 }
 
@@ -77,12 +83,17 @@ __all__ = [
     "InterruptTimeoutError",
     "InvalidGraphError",
     "InvalidGraphInputError",
+    "LocalSink",
     "NodeOptions",
+    "NodeStream",
     "NodeTimeoutError",
     "PayloadTooLargeError",
     "Prompt",
+    "RedisSink",
     "RunClosedError",
     "SessionBusyError",
+    "StreamSink",
+    "StreamSource",
     "TopologyMismatchError",
     "current_node",
     "function_node",

@@ -48,6 +48,7 @@ from .errors import (
     SessionBusyError,
 )
 from .history import Closing, HistoryReader, closed_error, closing_of, started_with
+from .sinks import Live, StreamSource, listening
 
 Result = TypeVar("Result", GraphResult, SwarmResult, default=GraphResult)
 
@@ -64,6 +65,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
         id: str | None = None,  # noqa: A002 - Strands' own name for it
         run_timeout: timedelta | None = None,
         session: str | None = None,
+        sink: StreamSource | None = None,
     ) -> None:
         """Refer to a graph on a worker.
 
@@ -77,6 +79,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
             session: Name of a conversation over several runs: the agents of each begin with the
                 memory that they had at the end of the one before, whether that completed or
                 not. It has one run at a time. Default: each run begins with fresh agents.
+            sink: The sink that the worker publishes to, for token-level events in `stream_async`.
         """
         super().__init__()
         self.id = id or name
@@ -85,6 +88,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
         self._task_queue = task_queue
         self._run_timeout = run_timeout
         self._session_id = f"{self.id}-session-{session}" if session is not None else None
+        self._sink = sink
         self._interrupted: GraphRun[Result] | None = None
 
     async def start(
@@ -179,7 +183,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
         """
         del kwargs
         result: Result | None = None
-        async for event in self.stream_async(task, invocation_state):
+        async for event in self._stream(task, invocation_state):
             result = event.get("result", result)
         assert result is not None, "a stream ends with a result or raises"
         return result
@@ -198,15 +202,33 @@ class _Durable(MultiAgentBase, Generic[Result]):
             `multiagent_node_start`, `multiagent_node_stop`, `multiagent_node_interrupt`,
             `multiagent_node_cancel`, `multiagent_handoff`, and last `multiagent_result` with
             the result. Events of what is nested in a node come in its
-            `multiagent_node_stream`, as in Strands.
+            `multiagent_node_stream`, as in Strands. With a sink, so does what a node's executor
+            yields, between the node's start and its stop.
 
         Raises:
             Exception: As `invoke_async`, after the events up to the failure.
         """
         del kwargs
+        if self._sink is None:
+            async for event in self._stream(task, invocation_state):
+                yield event
+            return
+        asked = self._interrupted if _answers(task) is not None else None
+        workflow_id = self._session_id or f"{self.id}-{uuid.uuid4()}"
+        async with listening(self._sink, asked.id if asked is not None else workflow_id) as live:
+            async for event in live.merge(self._stream(task, invocation_state, live)):
+                yield event
+
+    async def _stream(
+        self,
+        task: MultiAgentInput,
+        invocation_state: dict[str, Any] | None,
+        live: Live | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
         answers = _answers(task)
         if answers is None:
-            run = await self.start(task, invocation_state)
+            own_id = live.workflow_id if live is not None and self._session_id is None else None
+            run = await self.start(task, invocation_state, workflow_id=own_id)
         elif self._interrupted is None and self._session_id is None:
             raise InterruptNotPendingError(
                 "The task is a list of interrupt responses, but no run of this object waits for "
@@ -216,6 +238,7 @@ class _Durable(MultiAgentBase, Generic[Result]):
             run = self._interrupted or self.attach(self._session_id or "")
             await run.respond(answers, invocation_state)
         self._interrupted = None
+        run._reader.live = live
         async for event in run._reader.events(until_interrupted=True):
             if "result" in event:
                 _raise_failure(run._reader.closing)

@@ -58,6 +58,7 @@ class Narrator:
         self._nodes = dict(plan.paths())
         self._above: dict[str, tuple[str, ...]] = {}
         self._semantics: dict[str, wire.Semantics] = {}
+        self._turns: set[str] = set()
         self._note_above(plan, ())
         self._nested: dict[str, _Nested] = {}
         self._announced: dict[str, None] = {}
@@ -69,6 +70,8 @@ class Narrator:
             path = wire.join(within, node.id)
             self._above[path] = above
             self._semantics[path] = plan.semantics
+            if plan.swarm is not None:
+                self._turns.add(path)
             if node.plan is not None:
                 self._note_above(node.plan, (*above, path))
 
@@ -94,8 +97,9 @@ class Narrator:
         if outcome.event != "before_node" or outcome.node is None:
             return
         path = outcome.node
-        yield from self._start(path)
-        self._announced[path] = None
+        if path not in self._turns:  # Hooks of a swarm come before the turn's start.
+            yield from self._start(path)
+            self._announced[path] = None
         if outcome.interrupts:
             yield from self.interrupted(path, outcome.visit, outcome.interrupts)
         elif outcome.cancel is not None:
@@ -108,7 +112,7 @@ class Narrator:
                 yield from self.failed(path, error, report)
         else:
             return
-        del self._announced[path]
+        self._announced.pop(path, None)
 
     def whole(self, path: str, outcome: wire.NodeOutcome) -> wire.NodeOutcome:
         """Return a visit's outcome with what the visit has done before it asked, if it did."""
@@ -122,6 +126,9 @@ class Narrator:
     def completed(self, path: str, outcome: wire.NodeOutcome) -> Events:
         """Tell that a visit has ended, or asks."""
         if outcome.interrupts:
+            if path in self._turns:  # In a swarm, a turn that asks has stopped, too.
+                stopped = node_result_from_wire(outcome.report)
+                yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), stopped))
             yield from self.interrupted(path, outcome.visit, outcome.interrupts)
             return
         yield from self._stop(path, outcome.report)
@@ -152,6 +159,10 @@ class Narrator:
         """Tell what has stopped with the run, of what is nested: as the run reports it."""
         for path in sorted(self._nested, key=lambda path: -len(self._above[path])):
             yield from self._leave(path, _find(report.results, path, self._above[path]))
+
+    def said(self, path: str, event: dict[str, Any]) -> dict[str, Any]:
+        """Return something that a visit's executor said, as the run's own consumer gets it."""
+        return self._tell(path, MultiAgentNodeStreamEvent(self._id(path), event))
 
     # -- nested graphs and swarms --------------------------------------------------------------
 

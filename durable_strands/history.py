@@ -31,6 +31,7 @@ from .errors import (
     RunClosedError,
 )
 from .events import Narrator
+from .sinks import Live
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,20 @@ class HistoryReader:
 
     Attributes:
         closing: How the run ended, or what it waits for, once `events` has come to an end.
+        live: Is told when activities begin and end, if there is one.
     """
 
     def __init__(self, handle: WorkflowHandle[Any, Any], converter: DataConverter) -> None:
         """Read by `handle`; payloads are decoded by `converter`, the client's own."""
         self.closing: Closing | None = None
+        self.live: Live | None = None
         self._handle = handle
         self._converter = converter
         self._position = 0
         self._narrator: Narrator | None = None
         self._open: dict[int, str] = {}
+        self._activities: dict[int, str] = {}
+        self._attempts: dict[int, int] = {}
         self._reports: dict[str, wire.NodeReport] = {}
         self._asked = False
         self._deciding = True
@@ -151,12 +156,31 @@ class HistoryReader:
     async def _scheduled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_scheduled_event_attributes
         argument = wire.NodeInput.load(await self._decode(attributes.input))
-        self._open[event.event_id] = argument.node
+        path = argument.node
+        self._open[event.event_id] = path
+        self._activities[event.event_id] = attributes.activity_id
         for item in self._tell.scheduled(argument):
             yield item
+        if self.live is not None:
+            tell = self._tell.said
+            self.live.started(attributes.activity_id, lambda event: tell(path, event))
+
+    async def _started(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        attributes = event.activity_task_started_event_attributes
+        self._attempts[attributes.scheduled_event_id] = attributes.attempt
+        return
+        yield
+
+    async def _all_said(self, scheduled: int) -> None:
+        """Wait for what an activity that ended has said."""
+        activity_id = self._activities.pop(scheduled)
+        attempt = self._attempts.pop(scheduled, 1)
+        if self.live is not None:
+            await self.live.ended(activity_id, attempt)
 
     async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_completed_event_attributes
+        await self._all_said(attributes.scheduled_event_id)
         path = self._open.pop(attributes.scheduled_event_id)
         outcome = wire.NodeOutcome.load(await self._decode(attributes.result))
         outcome = self._tell.whole(path, outcome)
@@ -183,6 +207,7 @@ class HistoryReader:
         yield
 
     async def _stopped(self, scheduled: int, failure: Failure) -> AsyncIterator[dict[str, Any]]:
+        await self._all_said(scheduled)
         error = await self._converter.decode_failure(failure)
         result: Exception = error if isinstance(error, Exception) else RuntimeError(str(error))
         info = error_to_wire(result)
@@ -240,6 +265,7 @@ _WAKING = frozenset(
 _TRANSLATORS = {
     EventType.EVENT_TYPE_MARKER_RECORDED: HistoryReader._marker,
     EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: HistoryReader._scheduled,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED: HistoryReader._started,
     EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: HistoryReader._completed,
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: HistoryReader._failed,
     EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: HistoryReader._timed_out,

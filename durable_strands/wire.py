@@ -1002,6 +1002,7 @@ class StateView(Ordered):
         completed: Ids of completed nodes.
         failed: Ids of failed nodes.
         interrupted: Ids of nodes that wait for a human.
+        executing: Ids of nodes in flight.
         execution_order: Ids in order of completion.
         results: Latest result of each node that has one.
         usage: Tokens so far.
@@ -1021,6 +1022,7 @@ class StateView(Ordered):
     completed: list[str] = Field(default_factory=list)
     failed: list[str] = Field(default_factory=list)
     interrupted: list[str] = Field(default_factory=list)
+    executing: list[str] = Field(default_factory=list)
     execution_order: list[str] = Field(default_factory=list)
     results: dict[str, NodeReport] = Field(default_factory=dict)
     usage: Usage = Field(default_factory=Usage)

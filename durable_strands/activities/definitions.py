@@ -10,6 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from .. import wire
 from ..errors import GraphNotRegisteredError, PayloadTooLargeError
+from ..sinks import StreamSink, publishing
 from .edges import evaluate_edges
 from .failures import check_size, to_application_error
 from .hooks import run_hooks
@@ -22,13 +23,16 @@ from .session import read_session
 Activity = Callable[..., Any]
 
 
-def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Activity]:
+def activities_of(
+    registry: GraphRegistry, payload_limit: int | None, sink: StreamSink | None = None
+) -> list[Activity]:
     """Return the activities that serve a registry's graphs.
 
     Args:
         registry: The graphs.
         payload_limit: Bytes that one payload may have; None where external storage takes what
             is larger. It goes into every plan.
+        sink: Gets what the nodes' executors say on their way to their result.
     """
 
     def find(graph: str) -> RegisteredGraph:
@@ -70,7 +74,7 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
         return await read_session(data)
 
     nodes = [
-        _node_activity(graph, path)
+        _node_activity(graph, path, sink)
         for graph in registry
         for path, node in graph.plan.paths()
         if node.plan is None
@@ -78,9 +82,10 @@ def activities_of(registry: GraphRegistry, payload_limit: int | None) -> list[Ac
     return [plan, edges, hooks, prepared, journal, session, *nodes]
 
 
-def _node_activity(graph: RegisteredGraph, path: str) -> Activity:
+def _node_activity(graph: RegisteredGraph, path: str, sink: StreamSink | None) -> Activity:
     @activity.defn(name=wire.activity_type(graph.name, path))
     async def visit(data: dict[str, Any]) -> dict[str, Any]:
-        return await run_visit(graph, path, data)
+        async with publishing(sink, path, data.get("visit", 0)):
+            return await run_visit(graph, path, data)
 
     return visit

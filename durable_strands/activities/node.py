@@ -16,6 +16,8 @@ from typing import Any, cast
 
 from strands.agent.base import AgentBase
 from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
+from strands.multiagent.graph import Graph
+from strands.multiagent.swarm import Swarm
 from strands.types._snapshot import Snapshot
 from strands.types.content import ContentBlock
 from strands.types.event_loop import Metrics, Usage
@@ -26,6 +28,7 @@ from .. import wire
 from ..codec import node_result_to_wire
 from ..errors import NodeTimeoutError, TopologyMismatchError
 from ..options import NodeOptions
+from ..sinks import say
 from .context import CurrentNode, current
 from .failures import check_size, to_application_error
 from .handoff import turn_notes
@@ -151,7 +154,7 @@ async def execute(
     started = time.monotonic()
     if isinstance(executor, MultiAgentBase):
         outcome, _ = await _last_result(node, executor, executor.stream_async(prompt, state))
-        return _of_orchestrator(outcome)
+        return _of_orchestrator(executor, outcome)
     if isinstance(executor, AgentBase):
         stream = executor.stream_async(prompt, invocation_state=state)
         answer, cancelled = await _last_result(node, executor, stream)
@@ -170,17 +173,24 @@ async def _last_result(node: str, executor: Any, stream: Any) -> tuple[Any, bool
             result = event["result"]
             signal = getattr(executor, "cancel_signal", None)
             cancelled = signal is not None and bool(signal.is_set())
+        else:
+            await say(event)
     if result is None:
         raise ValueError(f"Node '{node}' did not produce a result event")
     return result, cancelled
 
 
-def _of_orchestrator(result: MultiAgentResult) -> NodeResult:
+def _of_orchestrator(executor: MultiAgentBase, result: MultiAgentResult) -> NodeResult:
     if result.status is Status.INTERRUPTED:
-        raise NotImplementedError(
-            "The orchestrator asked a human. Interrupts inside an orchestrator that runs whole "
-            "in one activity are not supported."
-        )
+        if isinstance(executor, (Graph, Swarm)):
+            raise NotImplementedError(
+                "The orchestrator asked a human. Interrupts inside an orchestrator of Strands' "
+                "own that runs whole in one activity are not supported: what it had done is lost."
+            )
+        if not result.interrupts:
+            raise NotImplementedError(
+                "The orchestrator asks for input but says nothing that could be answered."
+            )
     return NodeResult(
         result=result,
         execution_time=result.execution_time,
@@ -188,6 +198,8 @@ def _of_orchestrator(result: MultiAgentResult) -> NodeResult:
         accumulated_usage=result.accumulated_usage,
         accumulated_metrics=result.accumulated_metrics,
         execution_count=result.execution_count,
+        # One of the user's own gets the answers as its task, and keeps what it needs itself.
+        interrupts=list(result.interrupts),
     )
 
 

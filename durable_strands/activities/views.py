@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from strands.multiagent.base import Status
-from strands.multiagent.graph import Graph, GraphState
+from strands.multiagent.graph import Graph, GraphEdge, GraphState
 from strands.multiagent.swarm import SharedContext, Swarm, SwarmState
 from strands.types.event_loop import Metrics
 
@@ -35,12 +35,11 @@ def source_of(template: Graph | Swarm, plan: wire.GraphPlan, view: wire.StateVie
 
     It is a copy; what a hook does to it changes nothing.
     """
-    source: Any = copy.copy(template)
     if isinstance(template, Graph):
-        source.state = graph_state(plan, view)
-    else:
-        source.state = swarm_state(template, view)
-        source.shared_context = source.state.shared_context
+        return graph_as_it_stands(template, plan, view)
+    source: Any = copy.copy(template)
+    source.state = swarm_state(template, view)
+    source.shared_context = source.state.shared_context
     return source
 
 
@@ -88,6 +87,46 @@ def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
         edges=[(nodes[edge.source], nodes[edge.target]) for edge in plan.edges],
         entry_points=[nodes[node] for node in plan.entry_points],
     )
+
+
+def graph_as_it_stands(template: Graph, plan: wire.GraphPlan, view: wire.StateView) -> Graph:
+    """Return a graph as hooks see it in a run: its state, and its nodes as they stand.
+
+    The nodes in it, in its edges and in its state are the same objects, as in Strands' own.
+
+    Args:
+        template: The instance that stands for the graph; it is not changed.
+        plan: Its plan.
+        view: What the run knows.
+    """
+    graph, state = copy.copy(template), graph_state(plan, view)
+    own = {name: copy.copy(node) for name, node in template.nodes.items()}
+    # The plan, and so the state, may have nodes that this version of the graph has no more.
+    mentioned = (*view.results, *view.completed, *view.failed, *view.interrupted, *view.executing)
+    nodes = {**remote_nodes([*(node.id for node in plan.nodes), *mentioned]), **own}
+    for name, result in state.results.items():
+        nodes[name].result = result
+        nodes[name].execution_time = result.execution_time
+        nodes[name].execution_status = result.status
+    for names, status in (
+        (view.executing, Status.EXECUTING),
+        (view.interrupted, Status.INTERRUPTED),
+    ):
+        for name in names:
+            nodes[name].execution_status = status
+    state.completed_nodes = {nodes[name] for name in view.completed}
+    state.failed_nodes = {nodes[name] for name in view.failed}
+    state.interrupted_nodes = {nodes[name] for name in view.interrupted}
+    state.execution_order = [nodes[name] for name in view.execution_order]
+    state.edges = [(nodes[edge.source], nodes[edge.target]) for edge in plan.edges]
+    state.entry_points = [nodes[name] for name in plan.entry_points]
+    graph.nodes, graph.state = own, state
+    graph.edges = {
+        GraphEdge(own[edge.from_node.node_id], own[edge.to_node.node_id], edge.condition)
+        for edge in template.edges
+    }
+    graph.entry_points = {own[node.node_id] for node in template.entry_points}
+    return graph
 
 
 def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wire.StateChanges:

@@ -10,6 +10,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from ..activities.definitions import activities_of
 from ..activities.registry import GraphRegistry
+from ..sinks import StreamSink
 from ..wire import DEFAULT_PAYLOAD_LIMIT
 from ..workflows.graph import StrandsGraph
 
@@ -29,21 +30,28 @@ class GraphPlugin(SimplePlugin):
         ```
     """
 
-    def __init__(self, registry: GraphRegistry | None = None) -> None:
+    def __init__(
+        self, registry: GraphRegistry | None = None, *, sink: StreamSink | None = None
+    ) -> None:
         """Create the plugin.
 
         Args:
             registry: The graphs to serve. A replayer, or a client that only starts runs, needs
                 none.
+            sink: Where the nodes' token-level events go, for callers that listen. Default: no
+                such events.
         """
         if registry is not None and not isinstance(registry, GraphRegistry):
             raise TypeError(f"registry must be a GraphRegistry, not {type(registry).__name__}")
+        if sink is not None and not isinstance(sink, StreamSink):
+            raise TypeError(f"sink must be a StreamSink, not {type(sink).__name__}")
         super().__init__(
             "durable_strands.GraphPlugin",
             workflows=[StrandsGraph],
             workflow_runner=_pass_through_own_modules,
         )
         self._registry = registry
+        self._sink = sink
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Add the workflow and the activities."""
@@ -53,7 +61,7 @@ class GraphPlugin(SimplePlugin):
             limit = None if converter.external_storage is not None else DEFAULT_PAYLOAD_LIMIT
             config["activities"] = [
                 *config.get("activities", ()),
-                *activities_of(self._registry, limit),
+                *activities_of(self._registry, limit, self._sink),
             ]
         return config
 

@@ -272,6 +272,8 @@ class RunState:
             completed=list(self._scheduler.completed),
             failed=list(self._scheduler.failed),
             interrupted=self._scheduler.paused,
+            # What follows a node that has just ended is in flight, but not begun yet.
+            executing=[node for node in self._scheduler.in_flight if node in self._open],
             execution_order=self._scheduler.order,
             results=self._scheduler.results,
             order={"results": list(self._scheduler.results)},
