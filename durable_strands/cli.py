@@ -23,7 +23,7 @@ from .client import DurableGraph
 from .demo import add_arguments as add_demo_arguments
 from .drawing import mermaid
 from .errors import DurableStrandsError, GraphFailedError
-from .worker.process import ConfigurationError, connect, load_registry, serve
+from .worker.process import ConfigurationError, connect, load_registry, load_sink, serve
 
 Arguments = argparse.Namespace
 
@@ -80,6 +80,7 @@ async def _worker(arguments: Arguments) -> int:
         arguments.task_queue,
         drain=timedelta(seconds=arguments.drain),
         max_concurrent_activities=arguments.max_concurrent_activities,
+        sink=load_sink(arguments.sink) if arguments.sink is not None else None,
     )
     return 0
 
@@ -274,6 +275,9 @@ def _parser() -> argparse.ArgumentParser:
         help="how long running nodes may go on after SIGTERM (default: %(default)s)",
     )
     worker.add_argument("--max-concurrent-activities", type=_positive, metavar="N")
+    worker.add_argument(
+        "--sink", metavar="MODULE:SINK", help="where token-level events go, a StreamSink"
+    )
 
     start = add("start", _start, "start a run of a graph")
     start.add_argument("graph")

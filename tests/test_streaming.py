@@ -30,6 +30,7 @@ from durable_strands import (
 )
 from durable_strands.codec import INTERNAL_KEYS
 from durable_strands.options import DEFAULT_RETRY
+from durable_strands.worker.process import ConfigurationError, load_sink
 
 from .support import Gate, ScriptedModel, Stub, agent, agent_result, build, gated, replay_queue
 
@@ -433,3 +434,14 @@ async def test_words_of_a_nested_node_come_within_the_stream_of_the_node_it_is_i
 
     assert kinds(durable) == kinds(own)
     assert (["team", "a"], None, "Hel") in kinds(durable)
+
+
+sink_of_this_module = LocalSink()
+
+
+def test_a_worker_command_finds_its_sink_by_name() -> None:
+    assert load_sink("tests.test_streaming:sink_of_this_module") is sink_of_this_module
+    with pytest.raises(ConfigurationError, match="it must be a StreamSink"):
+        load_sink("tests.case_graphs:registry")
+    with pytest.raises(ConfigurationError, match="doesn't name a sink"):
+        load_sink("tests.case_graphs")

@@ -17,6 +17,7 @@ from temporalio.worker import Worker
 
 from ..activities.registry import GraphRegistry
 from ..errors import DurableStrandsError
+from ..sinks import StreamSink
 from .plugin import GraphPlugin
 
 logger = logging.getLogger(__name__)
@@ -42,11 +43,32 @@ def load_registry(target: str) -> GraphRegistry:
         ConfigurationError: There is no such module or name, or it is no registry.
         InvalidGraphError: A graph in it is wrong.
     """
+    found = _load(target, "registry")
+    if not isinstance(found, GraphRegistry):
+        raise ConfigurationError(
+            f"{target} is {_what(found)}; it must be a durable_strands.GraphRegistry."
+        )
+    return found
+
+
+def load_sink(target: str) -> StreamSink:
+    """Import the stream sink that `MODULE:NAME` names; see `load_registry`.
+
+    Raises:
+        ConfigurationError: There is no such module or name, or it is no sink.
+    """
+    found = _load(target, "sink")
+    if not isinstance(found, StreamSink):
+        raise ConfigurationError(f"{target} is {_what(found)}; it must be a StreamSink.")
+    return found
+
+
+def _load(target: str, what: str) -> Any:
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise ConfigurationError(
-            f"{target!r} doesn't name a registry. Write MODULE:NAME, for example "
-            "mypackage.graphs:registry."
+            f"{target!r} doesn't name a {what}. Write MODULE:NAME, for example "
+            f"mypackage.graphs:{what}."
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -61,12 +83,11 @@ def load_registry(target: str) -> GraphRegistry:
         ) from error
     for part in name.split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, GraphRegistry):
-        raise ConfigurationError(
-            f"{target} is {'missing' if found is None else f'a {type(found).__name__}'}; it must "
-            "be a durable_strands.GraphRegistry."
-        )
     return found
+
+
+def _what(found: object) -> str:
+    return "missing" if found is None else f"a {type(found).__name__}"
 
 
 async def connect(*plugins: GraphPlugin) -> Client:
@@ -99,6 +120,7 @@ async def serve(
     *,
     drain: timedelta = timedelta(seconds=30),
     max_concurrent_activities: int | None = None,
+    sink: StreamSink | None = None,
 ) -> None:
     """Serve a registry's graphs until the process is told to stop.
 
@@ -110,6 +132,7 @@ async def serve(
         task_queue: Where to take work from.
         drain: How long running nodes may go on after the signal.
         max_concurrent_activities: Most nodes at once in this process; None for the SDK's 100.
+        sink: Where the nodes' token-level events go.
     """
     if not registry.names:
         raise ConfigurationError("The registry has no graphs. Register one before serving it.")
@@ -117,7 +140,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    client = await connect(GraphPlugin(registry))
+    client = await connect(GraphPlugin(registry, sink=sink))
     worker = Worker(
         client,
         task_queue=task_queue,

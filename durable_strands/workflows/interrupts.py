@@ -61,8 +61,8 @@ class Interrupts:
     def answer(self, answers: dict[str, Any]) -> dict[Visit, list[Answer]]:
         """Settle questions, and return the answers by visit; they must have no `problem`."""
         by_visit: dict[Visit, list[Answer]] = {}
-        for name, response in answers.items():
-            info = self.pending.pop(name)
+        for name in [name for name in self.pending if name in answers]:  # As they were asked.
+            info, response = self.pending.pop(name), answers[name]
             self._settled[name] = "has been answered already"
             by_visit.setdefault((info.node, info.visit), []).append(
                 Answer(
