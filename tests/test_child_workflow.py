@@ -210,8 +210,12 @@ async def test_cancelling_the_parent_cancels_the_graph(client: Client) -> None:
         with pytest.raises(WorkflowFailureError) as failure:
             await handle.result()
         assert isinstance(failure.value.cause, CancelledError)
-        described = await client.get_workflow_handle(child.id).describe()
-        assert described.status is WorkflowExecutionStatus.CANCELED
+
+        async def cancelled() -> bool:  # The parent may be the first to end.
+            described = await client.get_workflow_handle(child.id).describe()
+            return described.status is WorkflowExecutionStatus.CANCELED
+
+        await eventually(cancelled)
         assert (await child.status()).nodes["slow"].status == "cancelled"
 
 
