@@ -821,59 +821,6 @@ class NodeInput(Wire):
         rest = {field: data[field] for field in ("turn", "item") if field in data}
         return digest([*(data.get(field) for field in fields), state, *([rest] if rest else [])])
 
-    def blocks(self) -> list[dict[str, Any]]:
-        """Return the prompt, block by block as Strands' graph or swarm builds it.
-
-        Bytes in the blocks are encoded, as they are in the task.
-        """
-        if self.turn is not None:
-            return [{"text": f"Context:\n{self._context(self.turn)}\n\n"}, *self._extra_blocks()]
-        if not self.dependencies and self.item is None:
-            return [{"text": self.task}] if isinstance(self.task, str) else self.task
-        if isinstance(self.task, str):
-            blocks = [{"text": f"Original Task: {self.task}"}]
-        else:
-            blocks = [{"text": "Original Task:"}, *self.task]
-        if self.item is not None:
-            value = self.item.value
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            return [*blocks, {"text": f"\nItem {self.item.index + 1} of {self.item.of}:\n{text}"}]
-        blocks.append({"text": "\nInputs from previous nodes:"})
-        for dependency in self.dependencies:
-            blocks.append({"text": f"\nFrom {dependency.source}:"})
-            for said in dependency.texts:
-                blocks.append({"text": f"  - {said.agent_name or 'Agent'}: {said.text}"})
-        return blocks
-
-    def _extra_blocks(self) -> list[dict[str, Any]]:
-        return [] if isinstance(self.task, str) else self.task
-
-    def _context(self, turn: Turn) -> str:
-        """Return what Strands' swarm tells an agent, word by word."""
-        parts = []
-        if turn.message:
-            parts.append(f"Handoff Message: {turn.message}\n\n")
-        request = self.task if isinstance(self.task, str) else "Multi-modal task"
-        parts.append(f"User Request: {request}\n\n")
-        if turn.history:
-            parts.append(f"Previous agents who worked on this: {' → '.join(turn.history)}\n\n")
-        if turn.shared:
-            parts.append("Shared knowledge from previous agents:\n")
-            parts += [f"• {agent}: {json.loads(shared)}\n" for agent, shared in turn.shared]
-            parts.append("\n")
-        others = [card for card in turn.agents if card.name != turn.agent]
-        if others:
-            parts.append("Other agents available for collaboration:\n")
-            for card in others:
-                about = f" Agent description: {card.description}" if card.description else ""
-                parts.append(f"Agent name: {card.name}.{about}\n")
-            parts.append("\n")
-        parts.append(
-            "You have access to swarm coordination tools if you need help from other agents. "
-            "If you don't hand off to another agent, the swarm will consider the task complete."
-        )
-        return "".join(parts)
-
 
 class StateChanges(Wire):
     """What a node or a condition did to its copy of the invocation state.

@@ -28,6 +28,7 @@ from .. import wire
 from ..codec import node_result_to_wire
 from ..errors import NodeTimeoutError, TopologyMismatchError
 from ..options import NodeOptions
+from ..prompts import prompt_of
 from ..sinks import say
 from .context import CurrentNode, current
 from .failures import check_size, to_application_error
@@ -131,7 +132,7 @@ async def _within(seconds: float | None, node: str, execution: Awaitable[NodeRes
 
 
 async def _prompt(options: NodeOptions, visit: wire.NodeInput) -> list[ContentBlock]:
-    blocks = visit.blocks()
+    blocks = prompt_of(visit)
     if options.input is not None:
         blocks = await built_input(options.input, visit)
     return cast(list[ContentBlock], decode_bytes_values(blocks))

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from .. import wire
+from ..prompts import prompt_of
 from .clock import ActiveClock
 from .commands import Ask, Dispatch, Finish
 from .place import Place
@@ -155,7 +156,7 @@ class RunState:
 
     def task_of(self, dispatch: Dispatch[wire.NodeReport]) -> wire.Task:
         """Return the task of what runs inside a visit: the prompt that an agent would get."""
-        return self._input(dispatch).blocks()
+        return prompt_of(self._input(dispatch))
 
     def node_input(self, dispatch: Dispatch[wire.NodeReport]) -> dict[str, Any]:
         """Return the argument of a visit's activity."""
