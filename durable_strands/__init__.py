@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .activities.context import CurrentNode, current_node
     from .activities.registry import GraphRegistry
     from .client import DurableGraph, DurableSwarm, GraphRun
     from .conditions import on_error
+    from .context import CurrentNode, current_node
     from .errors import (
         DurableStrandsError,
         GraphFailedError,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .worker.plugin import GraphPlugin
 
 _HOMES = {
-    "CurrentNode": "activities.context",
-    "current_node": "activities.context",
+    "CurrentNode": "context",
+    "current_node": "context",
     "GraphRegistry": "activities.registry",
     "DurableGraph": "client",
     "DurableSwarm": "client",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from strands.multiagent.base import MultiAgentBase, Status
 from strands.multiagent.graph import GraphResult
 from strands.multiagent.swarm import SwarmResult
 from strands.types.multiagent import MultiAgentInput
+from temporalio import activity
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -20,6 +22,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowUpdateFailedError,
 )
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import (
     ApplicationError,
     CancelledError,
@@ -39,6 +42,7 @@ from .codec import (
     result_from_wire,
     task_to_wire,
 )
+from .context import current
 from .errors import (
     GraphFailedError,
     InterruptNotPendingError,
@@ -127,21 +131,38 @@ class _Durable(MultiAgentBase, Generic[Result]):
                 raise PayloadTooLargeError(
                     wire.too_large("the task with its state", size, wire.DEFAULT_PAYLOAD_LIMIT)
                 )
+        workflow_id = workflow_id or self._new_id(request)
+        taken_up = _taken_up_again(workflow_id)
         try:
             handle = await self._client.start_workflow(
                 wire.WORKFLOW_TYPE,
                 data,
-                id=workflow_id or f"{self.id}-{uuid.uuid4()}",
+                id=workflow_id,
                 task_queue=self._task_queue,
                 execution_timeout=self._run_timeout,
                 memo={"graph": self._name},
                 static_summary=f"Strands graph {self._name}",
+                **taken_up,
             )
         except WorkflowAlreadyStartedError as error:
-            if self._session_id is None:
+            if self._session_id is not None:
+                raise _busy(self._session_id) from error
+            if not taken_up:
                 raise
-            raise _busy(self._session_id) from error
+            return GraphRun(self._client, workflow_id)  # An earlier attempt's, which completed.
         return GraphRun(self._client, handle.id, handle.first_execution_run_id)
+
+    def _new_id(self, request: wire.GraphInput) -> str:
+        """Return the workflow id of a new run.
+
+        In a node of another graph it is the same in every attempt of the visit that asks the
+        same, so that a retry takes up the run of the attempt before it, and pays for nothing
+        twice.
+        """
+        node = current.get(None)
+        if node is None:
+            return f"{self.id}-{uuid.uuid4()}"
+        return f"{self.id}{_IN_NODE}{wire.digest([node.next_run_key(), request.dump()])}"
 
     async def _next_in_session(self, workflow_id: str) -> wire.Session:
         """Return the session as its next run gets it."""
@@ -214,7 +235,8 @@ class _Durable(MultiAgentBase, Generic[Result]):
                 yield event
             return
         asked = self._interrupted if _answers(task) is not None else None
-        workflow_id = self._session_id or f"{self.id}-{uuid.uuid4()}"
+        request = _to_wire(self._name, task, invocation_state or {})
+        workflow_id = self._session_id or self._new_id(request)
         async with listening(self._sink, asked.id if asked is not None else workflow_id) as live:
             async for event in live.merge(self._stream(task, invocation_state, live)):
                 yield event
@@ -239,12 +261,17 @@ class _Durable(MultiAgentBase, Generic[Result]):
             await run.respond(answers, invocation_state)
         self._interrupted = None
         run._reader.live = live
-        async for event in run._reader.events(until_interrupted=True):
-            if "result" in event:
-                _raise_failure(run._reader.closing)
-                if event["result"].status is Status.INTERRUPTED:
-                    self._interrupted = run
-            yield event
+        try:
+            async for event in run._reader.events(until_interrupted=True):
+                if "result" in event:
+                    _raise_failure(run._reader.closing)
+                    if event["result"].status is Status.INTERRUPTED:
+                        self._interrupted = run
+                yield event
+        except asyncio.CancelledError:
+            if _node_is_cancelled():
+                await run.cancel()
+            raise
         _raise_failure(run._reader.closing)
 
 
@@ -457,6 +484,30 @@ class GraphRun(Generic[Result]):
                 if isinstance(failure.cause, kind):
                     return Closing(error=closed_error(self.id, how))
             return closing_of(failure.cause)
+
+
+_IN_NODE = "-in-node-"
+
+
+def _taken_up_again(workflow_id: str) -> dict[str, Any]:
+    """Return how to start a run that an earlier attempt of a node may have started."""
+    if current.get(None) is None or _IN_NODE not in workflow_id:
+        return {}
+    return {
+        "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,
+        "id_reuse_policy": WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+    }
+
+
+def _node_is_cancelled() -> bool:
+    """Say whether the node that calls is cancelled for good, and with it what it waits for.
+
+    Not so if its worker only stops: then another attempt takes the run up again.
+    """
+    if current.get(None) is None or not activity.in_activity():
+        return False
+    details = activity.cancellation_details()
+    return details is not None and (details.cancel_requested or details.not_found)
 
 
 def _busy(workflow_id: str) -> SessionBusyError:

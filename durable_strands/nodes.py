@@ -24,8 +24,8 @@ from strands.telemetry.metrics import EventLoopMetrics
 from strands.types._snapshot import SNAPSHOT_SCHEMA_VERSION, Snapshot
 from strands.types.content import ContentBlock
 
-from .activities.context import current
 from .codec import is_json
+from .context import current
 from .errors import InvalidGraphError
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
-from strands.multiagent.base import Status
+import pytest
+from strands.multiagent.base import MultiAgentBase, Status
 from strands.multiagent.graph import Graph
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 
-from .support import agent, build, scheduled, serve
+from durable_strands import NodeOptions, RunClosedError, current_node
+
+from .support import agent, build, eventually, scheduled, serve
 
 
 def two_agents() -> Graph:
@@ -78,6 +83,66 @@ async def test_a_run_that_ended_tells_its_status_without_a_worker(client: Client
         run = await graph.start("hello")
         await run.result()
     assert (await run.status()).execution_order == ["a", "b"]
+
+
+async def test_a_retry_of_the_node_that_it_is_takes_its_run_up_again(client: Client) -> None:
+    called: list[str] = []
+
+    def pay(prompt: str) -> str:
+        called.append(prompt)
+        return "done"
+
+    def inner() -> Graph:
+        return build({"paid": pay})
+
+    async with serve(client, inner) as durable:
+
+        class Flaky(MultiAgentBase):
+            """Fails after the run that it waits for, the first time."""
+
+            id = "flaky"
+
+            async def invoke_async(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+                result = await durable.invoke_async(task)
+                if current_node().attempt == 1:
+                    raise RuntimeError("lost")
+                return result
+
+        async with serve(client, lambda: build({"node": Flaky()})) as outer:
+            result = await outer.invoke_async("T")
+        assert result.status is Status.COMPLETED
+        assert called == ["T"]
+
+
+async def test_a_cancelled_node_cancels_the_run_that_it_waits_for(client: Client) -> None:
+    begun = asyncio.Event()
+
+    async def slow(_: str) -> str:
+        begun.set()
+        await asyncio.sleep(60)
+        return "late"
+
+    quick = NodeOptions(heartbeat_timeout=timedelta(seconds=1))
+    async with (
+        serve(client, lambda: build({"slow": slow}), defaults=quick) as durable,
+        serve(client, lambda: build({"inner": durable}), defaults=quick) as outer,
+    ):
+        run = await outer.start("T")
+        await asyncio.wait_for(begun.wait(), 20)
+        await run.cancel()
+        with pytest.raises(RunClosedError, match="cancelled"):
+            await run.result()
+
+        async def inner_is_cancelled() -> bool:
+            runs = [one async for one in client.list_workflows("WorkflowType='StrandsGraph'")]
+            inner = [one for one in runs if one.id.startswith("graph-in-node-")]
+            return bool(inner) and all(
+                one.status is WorkflowExecutionStatus.CANCELED
+                for one in inner
+                if one.task_queue == durable._task_queue
+            )
+
+        await eventually(inner_is_cancelled)
 
 
 async def test_it_stands_wherever_a_strands_graph_could(client: Client) -> None:

@@ -26,11 +26,11 @@ from temporalio import activity
 
 from .. import wire
 from ..codec import node_result_to_wire
+from ..context import CurrentNode, current
 from ..errors import NodeTimeoutError, TopologyMismatchError
 from ..options import NodeOptions
 from ..prompts import prompt_of
 from ..sinks import say
-from .context import CurrentNode, current
 from .failures import check_size, to_application_error
 from .handoff import turn_notes
 from .heartbeat import heartbeats

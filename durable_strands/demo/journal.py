@@ -14,7 +14,7 @@ from typing import Literal
 
 from strands.hooks import AfterInvocationEvent, BeforeInvocationEvent
 
-from ..activities.context import current_node
+from ..context import current_node
 
 VARIABLE = "DURABLE_STRANDS_DEMO_JOURNAL"
 """Environment variable with the path of the file."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,12 @@ class CurrentNode:
     path: str
     visit: int
     attempt: int
+
+    _runs: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
+
+    def next_run_key(self) -> str:
+        """Return a key of the next run that this visit starts, the same in every attempt."""
+        return f"{self.idempotency_key}/{next(self._runs)}"
 
     @property
     def idempotency_key(self) -> str:
