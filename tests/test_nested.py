@@ -267,8 +267,17 @@ async def test_a_nested_graph_in_a_loop_numbers_its_visits_on(client: Client) ->
     assert [node.node_id for node in result.execution_order] == ["r", "team", "r", "team"]
 
 
+@pytest.mark.parametrize(
+    ("resets", "options", "expected"),
+    [
+        (False, {}, [1, 3]),
+        # Strands' reset_on_revisit of the outer graph doesn't reach inside.
+        (True, {}, [1, 3]),
+        (False, {"team": NodeOptions(on_revisit="reset")}, [1, 1]),
+    ],
+)
 async def test_agents_inside_keep_their_conversation_over_visits_of_the_nested_graph(
-    client: Client,
+    client: Client, resets: bool, options: dict[str, NodeOptions], expected: list[int]
 ) -> None:
     lengths: list[int] = []
 
@@ -288,11 +297,12 @@ async def test_agents_inside_keep_their_conversation_over_visits_of_the_nested_g
             {"r": "R", "team": inner},
             [("r", "team"), ("team", "r", lambda state: len(state.execution_order) < 4)],
             entries=["r"],
+            configure=lambda b: b.reset_on_revisit(resets),
         )
 
-    async with serve(client, factory) as graph:
+    async with serve(client, factory, nodes=options) as graph:
         await graph.invoke_async("T")
-    assert lengths == [1, 3]
+    assert lengths == expected
 
 
 async def test_concurrency_is_the_whole_runs(client: Client) -> None:
