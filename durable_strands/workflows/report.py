@@ -96,6 +96,7 @@ class RunState:
         self._scheduler = scheduler
         self._clock = clock
         self._nodes = {node.id: node for node in plan.nodes}
+        self._size = sum(1 for _ in plan.paths())
         self._open: dict[str, OpenVisit] = {}
         self._inside: dict[str, Inside] = {}
         self._usage = wire.Usage()
@@ -331,7 +332,9 @@ class RunState:
     def close(self, node: str, last: wire.NodeReport) -> wire.NodeReport:
         """End a visit: count what it used, and forget what only mattered while it was open."""
         visit = self._open.pop(node)
-        report = visit.whole(last).model_copy(update={"visit": visit.number})
+        report = visit.whole(last)
+        if report.visit != visit.number:
+            report = report.model_copy(update={"visit": visit.number})
         self._usage += report.usage
         self._latency_ms += report.latency_ms
         return report
@@ -476,7 +479,6 @@ class RunState:
     def markdown(self) -> str:
         """Return the run's standing as markdown, for the current details in the UI."""
         scheduler = self._scheduler
-        nodes = dict(self.node_states())
         lines = [
             f"**{self.plan.graph}**: {self.status.value}"
             + (f" ({self.reason})" if self.reason else ""),
@@ -485,9 +487,9 @@ class RunState:
             f"{len(scheduler.order)} visits, {self._usage.totalTokens} tokens",
             "",
         ]
-        if len(nodes) <= _TABLE_ROWS:
+        if self._size <= _TABLE_ROWS:
             lines += ["| node | status | visits |", "|---|---|---|"]
-            for path, node in nodes.items():
+            for path, node in self.node_states():
                 name = path.replace("|", "\\|")
                 lines.append(f"| {name} | {node.status.value} | {node.visits} |")
         else:
