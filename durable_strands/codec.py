@@ -468,8 +468,8 @@ def result_from_wire(report: wire.RunReport) -> GraphResult | SwarmResult:
         waiting = [state.status is wire.NodeStatus.INTERRUPTED for state in outermost.values()]
         result.interrupted_nodes = sum(waiting)
         ends = [node for edge in result.edges for node in edge]
-        for node in (*result.execution_order, *ends, *result.entry_points):
-            stands = outermost[node.node_id].status.value
-            if stands in {status.value for status in Status}:
-                node.execution_status = Status(stands)
+        for node in dict.fromkeys((*result.execution_order, *ends, *result.entry_points)):
+            stands = outermost[node.node_id].status
+            if stands is not wire.NodeStatus.CANCELLED:  # Strands has no word for it.
+                node.execution_status = Status(stands.value)
     return cast(GraphResult | SwarmResult, result)
