@@ -122,26 +122,6 @@ async def test_a_failure_inside_stops_where_it_is_pruned(
     assert "next" not in result.results
 
 
-async def test_the_outer_reset_does_not_reach_inside(client: Client) -> None:
-    def factory() -> Graph:
-        return build(
-            {"r": "R", "team": build({"x": remembering()})},
-            [("r", "team"), ("team", "r", lambda state: len(state.execution_order) < 4)],
-            entries=["r"],
-            configure=lambda b: b.reset_on_revisit(True),
-        )
-
-    async with serve(client, factory) as graph:
-        result = await graph.invoke_async("T")
-    [answer] = result.results["team"].get_agent_results()
-    assert str(answer).count("Original Task: T") == 2
-    options = {"team": NodeOptions(on_revisit="reset")}
-    async with serve(client, factory, nodes=options) as graph:
-        result = await graph.invoke_async("T")
-    [answer] = result.results["team"].get_agent_results()
-    assert str(answer).count("Original Task: T") == 1
-
-
 async def test_a_mapped_node_is_one_execution_for_limits_and_hooks(client: Client) -> None:
     seen: list[str] = []
 
