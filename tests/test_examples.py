@@ -38,6 +38,12 @@ vouchers (nodes reached: analyst, score)
         It doesn't start.  -> support
         It doesn't start. {'vip': True} -> manager, support
     """,
+    "error_edge": """
+        book: We have 3 in stock.
+          completed: lookup completed, answer completed
+        sofa: Sorry, we can't say. (LookupError: there is no sofa)
+          completed: lookup failed, apologise completed
+    """,
     "feedback_loop": """
         writer: Temporal is a really very durable execution system
         critic: REVISE: cut 3 words
@@ -54,6 +60,34 @@ vouchers (nodes reached: analyst, score)
     "image_input": """
         I see images of these sizes: 2x3
         {"bytes": [72], "seen": true}
+    """,
+    "mapped_node": """
+        0: found something about 'Temporal: What is it?'
+        1: found something about 'Temporal: Who uses it?'
+        2: found something about 'Temporal: What does it cost?'
+        3 answers
+    """,
+    "nested_graph": """
+        review/approve#1:human asks: May it be published?
+          - Agent: Temporal keeps what was done.
+          - Agent: nothing wrong
+          - Agent: 5 words
+        write -> review -> publish
+        review: completed ['approve', 'facts', 'style']
+    """,
+    "session": """
+        ann: I am Ann.
+        bob: I am Bob.
+        ann: I am Ann. I like tea.
+        ann: I am Ann. I like tea. Who am I?
+    """,
+    "swarm": """
+        triage: This is about money.
+          to billing: check the invoice
+        billing: The invoice is wrong by 10.
+          to clerk: write to the customer
+        clerk: I know ["• triage: {'customer': 7}", "• billing: {'wrong_by': 10}"]
+        triage -> billing -> clerk
     """,
 }
 
