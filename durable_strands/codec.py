@@ -204,8 +204,9 @@ def node_result_to_wire(result: NodeResult, visit: int = 1) -> wire.NodeReport:
     if isinstance(inner, Exception):
         return wire.NodeReport(error=error_to_wire(inner), **common)
     if isinstance(inner, MultiAgentResult):
+        said = [str(result).strip() for result in result.get_agent_results()]
         return wire.NodeReport(
-            text=str(inner),
+            text="\n".join(said),
             results={name: node_result_to_wire(child) for name, child in inner.results.items()},
             order={"results": list(inner.results)},
             result_type=_result_type(inner),

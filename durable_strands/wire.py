@@ -512,6 +512,7 @@ class NodeReport(Ordered):
         results: The nodes of a multi-agent result; None for an agent.
         result_type: `"GraphResult"`, `"SwarmResult"` or `"MultiAgentResult"` if `results` is set.
         structure: The rest of a `GraphResult` or a `SwarmResult`.
+        reason: Why a nested graph or swarm failed, if no exception ended it.
         error: The exception of a node that raised; then all the rest is empty.
         usage: Tokens of this visit alone.
         latency_ms: Model latency of this visit alone.
@@ -532,6 +533,7 @@ class NodeReport(Ordered):
     results: dict[str, NodeReport] | None = None
     result_type: str | None = None
     structure: Structure | None = None
+    reason: str | None = None
     error: ErrorInfo | None = None
     usage: Usage = Field(default_factory=Usage)
     latency_ms: int = 0
@@ -562,10 +564,10 @@ class NodeReport(Ordered):
         return [text for result in self.results.values() for text in result.agent_texts()]
 
     def said(self) -> list[AgentText]:
-        """Return what a downstream node reads: the agents' texts, or of a failure the error."""
-        if self.error is None:
-            return self.agent_texts()
-        return [AgentText(text=f"{self.error.type}: {self.error.message}", agent_name="Error")]
+        """Return what a downstream node reads: what was said, and of a failure why."""
+        why = self.reason if self.error is None else f"{self.error.type}: {self.error.message}"
+        texts = self.agent_texts()
+        return texts if why is None else [*texts, AgentText(text=why, agent_name="Error")]
 
 
 class NodeState(Wire):
@@ -957,13 +959,17 @@ class StateView(Ordered):
         execution_count: Node executions so far.
         active_since: When it last began or went on, in seconds since 1970; None if it rests.
         active_before: Milliseconds that it had been active until then.
+        status: How the run ended, for a hook after it.
         current: Id of the agent whose turn it is, in a swarm.
+        handoff: Id of the agent to which it has handed over.
         shared: What a swarm shares, as in `Turn`.
-        message: What the agent whose turn it is was told when it got it.
+        message: What was said with the last handoff, until its agent has read it.
     """
 
     task: Task
+    status: RunStatus = RunStatus.EXECUTING
     current: str | None = None
+    handoff: str | None = None
     shared: list[tuple[str, str]] = Field(default_factory=list)
     message: str | None = None
     completed: list[str] = Field(default_factory=list)

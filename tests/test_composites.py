@@ -92,8 +92,8 @@ async def test_error_edges_follow_whatever_fails(client: Client) -> None:
         result = await run.result()
     assert result.status is Status.COMPLETED
     assert result.failed_nodes == 3
-    assert read["swarm"] == "swarm:  - Agent: A\n"
-    assert read["limit"] == "limit:  - Agent: X\n"
+    assert read["swarm"] == "swarm:  - Agent: A\n  - Error: Max handoffs reached: 1"
+    assert read["limit"] == "limit:  - Agent: X\n  - Error: Max node executions reached: 1"
     assert read["asks"].startswith("asks:  - Error: InterruptTimeoutError: ")
 
 

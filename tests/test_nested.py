@@ -195,7 +195,7 @@ async def test_limits_are_each_graphs_own(client: Client) -> None:
         report = await run.status()
     assert result.status is Status.FAILED
     assert result.results["team"].status is Status.FAILED
-    assert report.results["team"].text == "Max node executions reached: 3"
+    assert report.results["team"].reason == "Max node executions reached: 3"
     assert "last" not in result.results
     assert report.reason == "failed nodes: team"
 
@@ -214,7 +214,7 @@ async def test_a_nested_execution_timeout_ends_the_nested_graph_only(client: Cli
         result = await run.result()
         report = await run.status()
     assert result.status is Status.FAILED
-    assert report.results["team"].text == "Execution timed out: 0.3s"
+    assert report.results["team"].reason == "Execution timed out: 0.3s"
     assert result.results["b"].status is Status.COMPLETED
     assert report.nodes["team/a"].status is NodeStatus.CANCELLED
 
@@ -233,6 +233,24 @@ async def test_a_node_timeout_bounds_a_nested_graph_as_a_whole(client: Client) -
         with pytest.raises(Exception, match=r"Node 'team' execution timed out after 0\.4s"):
             await run.result()
         assert (await run.status()).usage.totalTokens == 0
+
+
+async def test_a_node_timeout_counts_the_parts_around_a_question_together(client: Client) -> None:
+    async def slow(_: str) -> str:
+        await asyncio.sleep(0.4)
+        return "done"
+
+    def factory() -> Graph:
+        inner = build({"a": slow, "b": slow}, [("a", "b")], configure=gated(Gate("b")))
+        return build({"team": inner}, configure=lambda b: b.set_node_timeout(0.65))
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        ids = await asked_by(run, "team/b")
+        await asyncio.sleep(0.7)  # The time of a human doesn't count.
+        await run.respond({ids["team/b"]: "yes"})
+        with pytest.raises(Exception, match=r"Node 'team' execution timed out after 0\.65s"):
+            await run.result()
 
 
 async def test_a_nested_graph_in_a_loop_numbers_its_visits_on(client: Client) -> None:
@@ -580,3 +598,43 @@ async def test_an_agent_that_asks_inside_goes_on_from_its_snapshot(client: Clien
         await run.respond({ids["team/a"]: 42})
         result = await run.result()
     assert "answered 42" in str(result.results["team"].get_agent_results()[0])
+
+
+def test_a_subclass_with_methods_of_its_own_is_no_graph_to_register() -> None:
+    class Loud(Graph):
+        async def stream_async(self, *args: Any, **kwargs: Any) -> Any:
+            yield {}
+
+    def factory() -> Graph:
+        plain = chain("a")
+        return Loud(plain.nodes, plain.edges, plain.entry_points)
+
+    with pytest.raises(InvalidGraphError, match="a Loud, whose own stream_async would not be"):
+        GraphRegistry().add("g", factory)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_hook_after_the_run_sees_how_it_ended(client: Client, fails: bool) -> None:
+    seen: list[Status] = []
+
+    class Last:
+        def register_hooks(self, registry: Any, **_: Any) -> None:
+            from strands.hooks import AfterMultiAgentInvocationEvent
+
+            registry.add_callback(
+                AfterMultiAgentInvocationEvent,
+                lambda event: seen.append(event.source.state.status),
+            )
+
+    def node(_: str) -> str:
+        if fails:
+            raise ValueError("no")
+        return "A"
+
+    def factory() -> Graph:
+        return build({"a": node}, configure=lambda b: b.set_hook_providers([Last()]))
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        await asyncio.wait([asyncio.ensure_future(run.result())])
+    assert seen == [Status.FAILED if fails else Status.COMPLETED]

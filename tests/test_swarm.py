@@ -346,6 +346,8 @@ async def test_hooks_see_the_swarms_state(client: Client) -> None:
                     state.current_node.node_id,
                     [node.node_id for node in state.node_history],
                     state.shared_context.context,
+                    state.handoff_node.node_id if state.handoff_node else None,
+                    state.handoff_message,
                 )
             )
 
@@ -356,10 +358,10 @@ async def test_hooks_see_the_swarms_state(client: Client) -> None:
     async with swarm_of(client, factory) as durable:
         await durable.invoke_async("T")
     assert seen == [
-        ("BeforeNodeCallEvent", "a", "a", [], {}),
-        ("AfterNodeCallEvent", "a", "a", ["a"], {"a": {"k": "v"}}),
-        ("BeforeNodeCallEvent", "b", "b", ["a"], {"a": {"k": "v"}}),
-        ("AfterNodeCallEvent", "b", "b", ["a", "b"], {"a": {"k": "v"}}),
+        ("BeforeNodeCallEvent", "a", "a", [], {}, None, None),
+        ("AfterNodeCallEvent", "a", "a", ["a"], {"a": {"k": "v"}}, "b", "go"),
+        ("BeforeNodeCallEvent", "b", "b", ["a"], {"a": {"k": "v"}}, None, "go"),
+        ("AfterNodeCallEvent", "b", "b", ["a", "b"], {"a": {"k": "v"}}, None, None),
     ]
 
 

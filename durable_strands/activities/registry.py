@@ -290,4 +290,22 @@ def _build(
             f"The factory of {what} {name!r} returned a {type(built).__name__}; it must return "
             f"{hint}."
         )
+    own = [name for name in _overridden(type(built), kind) if name != "__init__"]
+    if own:
+        raise InvalidGraphError(
+            f"The factory of {what} {name!r} returned a {type(built).__name__}, whose own "
+            f"{', '.join(own)} would not be called: it is run node by node. Register a plain "
+            f"{kind.__name__}; such a subclass may be a node of one, and runs whole there."
+        )
     return built
+
+
+def _overridden(made: type, kind: type) -> list[str]:
+    """Return the methods that a subclass has in the place of those of its base."""
+    classes = made.__mro__[: made.__mro__.index(kind)]
+    return [
+        name
+        for subclass in classes
+        for name, value in vars(subclass).items()
+        if callable(value) and callable(getattr(kind, name, None))
+    ]

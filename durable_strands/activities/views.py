@@ -43,18 +43,24 @@ def source_of(template: Graph | Swarm, plan: wire.GraphPlan, view: wire.StateVie
     return source
 
 
+def _status(view: wire.StateView) -> Status:
+    cancelled = view.status is wire.RunStatus.CANCELLED
+    return Status.FAILED if cancelled else Status(view.status.value)
+
+
 def swarm_state(template: Swarm, view: wire.StateView) -> SwarmState:
     """Return Strands' `SwarmState` of what the run knows."""
     known = template.nodes
     return SwarmState(
         current_node=known.get(view.current or ""),
         task=task_from_wire(view.task),
-        completion_status=Status.EXECUTING,
+        completion_status=_status(view),
         shared_context=SharedContext({agent: json.loads(text) for agent, text in view.shared}),
         node_history=[known[name] for name in view.execution_order if name in known],
         results={name: node_result_from_wire(report) for name, report in view.results.items()},
         accumulated_usage=usage_from_wire(view.usage),
         accumulated_metrics=Metrics(latencyMs=view.latency_ms),
+        handoff_node=known.get(view.handoff or ""),
         handoff_message=view.message,
     )
 
@@ -72,7 +78,7 @@ def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
         nodes[name].execution_time = result.execution_time
     return GraphState(
         task=task_from_wire(view.task),
-        status=Status.EXECUTING,
+        status=_status(view),
         start_time=time.time() if view.active_since is None else view.active_since,
         execution_time=view.active_before,
         completed_nodes={nodes[name] for name in view.completed},

@@ -27,7 +27,7 @@ from .clock import ActiveClock
 from .commands import Ask, Command, Dispatch, Ending, Finish
 from .interrupts import Visit
 from .place import Place, mapped_plan
-from .report import RunState
+from .report import Inside, RunState
 from .run import Run
 from .scheduler import Scheduler
 
@@ -398,6 +398,8 @@ class Orchestration:
         finish = await visit.inside.drive()
         if visit.clock is not None:
             visit.clock.stop()
+            if visit.clock.ran_out():
+                return self._out_of_time(node, visit.inside)
         if finish is None:
             # At once, and not when this task has been seen to end: an answer may come first.
             self._post(lambda: self._paused(node, visit.number))
@@ -468,17 +470,21 @@ class Orchestration:
 
     async def _timed_out(self, node: str, number: int) -> Commands:
         """End a visit, since Strands' `set_node_timeout` grants what runs inside no more time."""
-        visit = self.state.open_visit(node) if self.state.is_open(node, number) else None
-        if visit is None or visit.inside is None or node not in self._visits:
+        if not self.state.is_open(node, number) or node not in self._visits:
             return []
+        inside = self.state.open_visit(node).inside
+        assert inside is not None, "only what runs inside a visit is timed here"
+        self._visits.pop(node).cancel()
+        return await self._end(node, self._out_of_time(node, inside))
+
+    def _out_of_time(self, node: str, inside: Inside) -> wire.NodeReport:
+        """Put an end to what runs inside a visit whose time is up, and return its report."""
         seconds = self.state.node_plan(node).node_timeout
         text = f"Node '{node}' execution timed out after {seconds}s"
-        visit.inside.abandon(text)
-        self._visits.pop(node).cancel()
+        inside.abandon(text)
         error = wire.ErrorInfo.own("NodeTimeoutError", text)
-        report = visit.inside.state.node_report(workflow.now())
-        failed = {"status": wire.NodeStatus.FAILED, "error": error}
-        return await self._end(node, report.model_copy(update=failed))
+        failed = {"status": wire.NodeStatus.FAILED, "error": error, "reason": None}
+        return inside.state.node_report(workflow.now()).model_copy(update=failed)
 
     # -- local activities ----------------------------------------------------------------------
 

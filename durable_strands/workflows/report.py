@@ -105,6 +105,7 @@ class RunState:
         self._failed_node: str | None = None
         self._shared: dict[str, dict[str, Any]] = {}
         self._message: str | None = None
+        self._last_turn: str | None = None
 
     @property
     def status(self) -> wire.RunStatus:
@@ -132,6 +133,7 @@ class RunState:
         """Open a visit of a node, if none is open: it may be the rest of one that paused."""
         if node not in self._open:
             self._open[node] = OpenVisit(self._run.next_visit(self.counted_as(node)))
+            self._last_turn = node
 
     def counted_as(self, node: str) -> str:
         """Return the name under which a node's visits are numbered, and ask.
@@ -232,7 +234,7 @@ class RunState:
             event=event,
             node=node,
             visit=visit,
-            state=self._view(node),
+            state=self._view(node, reads_message=event == "before_node"),
             invocation_state=self._run.invocation_state,
             answers=answers,
         ).dump()
@@ -263,14 +265,21 @@ class RunState:
         if context:
             self._shared.setdefault(node, {}).update(context)
 
-    def _view(self, node: str | None = None) -> wire.StateView:
-        """Return the state that conditions and hooks see; of a swarm with whose turn it is."""
-        swarm = self.plan.swarm is not None
+    def _view(self, node: str | None = None, *, reads_message: bool = False) -> wire.StateView:
+        """Return the state that conditions and hooks see.
+
+        Args:
+            node: The node that a hook is about.
+            reads_message: Whether the message of the last handoff has still to be read.
+        """
+        handoff = self._scheduler.handoff
         return wire.StateView(
             task=self._place.task,
-            current=node if swarm else None,
+            status=self._end or wire.RunStatus.EXECUTING,
+            current=(node or self._last_turn) if self.plan.swarm is not None else None,
+            handoff=handoff,
             shared=self._shared_texts(),
-            message=self._message,
+            message=self._message if reads_message or handoff is not None else None,
             completed=list(self._scheduler.completed),
             failed=list(self._scheduler.failed),
             interrupted=self._scheduler.paused,
@@ -437,7 +446,8 @@ class RunState:
         failed = status is wire.NodeStatus.FAILED
         return wire.NodeReport(
             status=status,
-            text=(self.reason or "") if failed else "\n".join(said),
+            text="\n".join(said),
+            reason=self.reason if failed and self.error is None else None,
             results=results,
             order={"results": list(results)},
             result_type=self._place.result_type,

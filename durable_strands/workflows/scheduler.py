@@ -104,7 +104,7 @@ class Scheduler(Generic[R]):
         failed: Ids of nodes that ever failed, in that order.
         cancelled: Ids of nodes that a hook ever cancelled, in that order.
         results: Latest result of each node that has one.
-        handoff: Id of the node that the visit which ended last handed over to, in a swarm.
+        handoff: Id of the node that the visit whose end was recorded handed over to, in a swarm.
         is_failing: Whether a visit has ended in a way that ends the run, by `proceed`.
     """
 
@@ -250,6 +250,7 @@ class Scheduler(Generic[R]):
                 self._finish(RunStatus.FAILED, failed_node=self.plan.nodes[index].id)
             elif self._draining is None:
                 self._policy.ended(index, ending)
+            self.handoff = None
         return self._advance()
 
     def pause(self, node: str) -> list[Command[R]]:
