@@ -30,6 +30,7 @@ from .graphs import JOURNAL
 
 QUEUE = "soak"
 CASES = ("plain", "transient", "fatal", "rejected")
+GRAPHS = ("soak", "nested")
 AT_ONCE = 12
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +98,7 @@ async def chaos(workers: Workers, dice: random.Random, figures: Figures) -> Asyn
 
 async def answer(run: GraphRun, case: str, dice: random.Random, figures: Figures) -> dict[str, str]:
     """Answer what the run asks, in random order, each answer twice; return what was accepted."""
-    accepted: dict[str, str] = {}
+    accepted: dict[str, str] = {}  # By the node's own id, at whatever depth it is.
     while True:
         try:
             report = await asyncio.wait_for(run.status(), 20)
@@ -109,7 +110,8 @@ async def answer(run: GraphRun, case: str, dice: random.Random, figures: Figures
         questions = list(report.interrupts)
         dice.shuffle(questions)
         for info in questions:
-            word = "no" if case == "rejected" and info.node == "b" else "yes"
+            node = info.node.rpartition("/")[2]
+            word = "no" if case == "rejected" and node == "b" else "yes"
             texts = [f"{word} {number}" for number in range(2)]
             replies = await asyncio.gather(
                 *(respond(run, info.id, text) for text in texts), return_exceptions=True
@@ -117,9 +119,9 @@ async def answer(run: GraphRun, case: str, dice: random.Random, figures: Figures
             for text, reply in zip(texts, replies, strict=True):
                 if not isinstance(reply, BaseException):
                     figures.accepted += 1
-                    if info.node in accepted:
-                        figures.problems.append(f"{run.id}: {info.node} took two answers")
-                    accepted[info.node] = text
+                    if node in accepted:
+                        figures.problems.append(f"{run.id}: {node} took two answers")
+                    accepted[node] = text
                 elif isinstance(reply, (InterruptNotPendingError, RunClosedError)):
                     figures.refused += 1
                 else:
@@ -150,12 +152,13 @@ def check(case: str, report: RunReport, accepted: dict[str, str]) -> list[str]:
             problems.append("has open questions after its end")
         return problems
     if case == "rejected":
-        expected["b"] = "cancelled"
+        expected |= {path: "cancelled" for path in statuses if path in ("b", "other/b")}
     problems = [] if report.status.value == "completed" else [f"is {report.status.value}"]
     if statuses != expected:
         problems.append(f"has {statuses}")
-    if any(state.visits != 1 for state in report.nodes.values()):
-        problems.append("visited a node twice")
+    visits = {path: state.visits for path, state in report.nodes.items()}
+    if visits != {path: 3 if path == "each" else 1 for path in statuses}:
+        problems.append(f"has visits {visits}")
     for node in ("a", "b"):
         if report.invocation_state.get(f"answer-{node}") != accepted.get(node):
             problems.append(f"{node} saw another answer than was accepted")
@@ -166,7 +169,8 @@ async def one(client: Client, number: int, figures: Figures, seed: int) -> Graph
     """Start a run, answer it, and check how it ended."""
     dice = random.Random(f"{seed} {number}")
     case = CASES[number % len(CASES)]
-    graph = DurableGraph(client, "soak", task_queue=QUEUE)
+    name = GRAPHS[number // len(CASES) % len(GRAPHS)]
+    graph = DurableGraph(client, name, task_queue=QUEUE)
     run = await graph.start(case, workflow_id=f"soak-{number}")
     accepted = await answer(run, case, dice, figures)
     report = await run.status()

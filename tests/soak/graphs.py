@@ -1,4 +1,4 @@
-"""The graph that the soak runs; every execution of a node leaves a line in a journal."""
+"""The graphs that the soak runs; every execution of a node leaves a line in a journal."""
 
 from __future__ import annotations
 
@@ -90,13 +90,52 @@ def graph() -> Graph:
     )
 
 
+def nested() -> Graph:
+    """The same with the approvals at two depths, the work mapped over a list."""
+
+    def approved(name: str) -> Graph:
+        return build(
+            {name: working(name, 0.1)},
+            configure=lambda builder: builder.set_hook_providers([Approvals()]),
+        )
+
+    return build(
+        {
+            "start": working("start", 0.05),
+            "team": build(
+                {"first": working("first", 0.1), "one": approved("a")}, [("first", "one")]
+            ),
+            "other": approved("b"),
+            "work": working("work", 0.2),
+            "each": working("each", 0.1),
+            "join": working("join", 0.1),
+            "end": working("end", 0.05),
+        },
+        [
+            ("start", "team"),
+            ("start", "other"),
+            ("start", "work"),
+            ("start", "each"),
+            ("team", "join"),
+            ("other", "join"),
+            ("work", "join", lambda state: "work" in state.results),
+            ("each", "join"),
+            ("join", "end"),
+        ],
+    )
+
+
+PATIENT = NodeOptions(
+    heartbeat_timeout=timedelta(seconds=2),
+    # Attempts lost with their worker count, and here workers are lost all the time.
+    retry=RetryPolicy(initial_interval=timedelta(milliseconds=100), maximum_attempts=0),
+)
+
 registry = GraphRegistry()
+registry.add("soak", graph, defaults=PATIENT)
 registry.add(
-    "soak",
-    graph,
-    defaults=NodeOptions(
-        heartbeat_timeout=timedelta(seconds=2),
-        # Attempts lost with their worker count, and here workers are lost all the time.
-        retry=RetryPolicy(initial_interval=timedelta(milliseconds=100), maximum_attempts=0),
-    ),
+    "nested",
+    nested,
+    defaults=PATIENT,
+    nodes={"each": NodeOptions(map_over=lambda: ["one", "two", "three"])},
 )
