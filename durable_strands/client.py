@@ -375,6 +375,8 @@ class GraphRun(Generic[Result]):
             InvalidGraphInputError: A response is not JSON.
         """
         for name, response in answers.items():
+            if wire.is_too_deep(response):
+                raise InvalidGraphInputError(wire.too_deep(f"The response to {name!r}"))
             if not is_json(response):
                 raise InvalidGraphInputError(
                     f"The response to {name!r} is a {type(response).__name__}, which is not JSON."
@@ -549,6 +551,8 @@ def _checked_state(invocation_state: dict[str, Any]) -> dict[str, Any]:
                 f"invocation_state[{key!r}] is a {type(value).__name__}, which is not JSON and "
                 "can't travel to the worker. Pass a plain value that the node can make it from."
             )
+        if wire.is_too_deep(value):
+            raise InvalidGraphInputError(wire.too_deep(f"invocation_state[{key!r}]"))
         state[key] = value
     return state
 

@@ -89,6 +89,8 @@ def task_to_wire(task: Any) -> wire.Task:
         return task
     if not isinstance(task, list) or not all(isinstance(block, dict) for block in task):
         raise TypeError(f"A task is text or a list of content blocks, not {type(task).__name__}.")
+    if wire.is_too_deep(task):
+        raise ValueError(wire.too_deep("The task"))
     blocks = encode_bytes_values(task)
     for position, block in enumerate(blocks):
         if not is_json(block):

@@ -351,12 +351,16 @@ async def finished_visits(
 
 async def last_snapshots(
     events: Iterable[HistoryEvent], converter: DataConverter
-) -> dict[str, dict[str, Any]]:
+) -> tuple[dict[str, dict[str, Any]], bool]:
     """Return the snapshots with which a run's agents ended, by path.
 
     Where it has none of an agent, the one with which the run began, or which a retry took over.
+
+    Returns:
+        The snapshots, and whether the run was told in full with which its agents begin.
     """
     snapshots: dict[str, dict[str, Any]] = {}
+    was_told = False
     for event in events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             completed = event.activity_task_completed_event_attributes
@@ -366,11 +370,13 @@ async def last_snapshots(
         elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
             details = event.marker_recorded_event_attributes.details
             result = await decode(details["result"], converter) if "result" in details else {}
-            snapshots |= wire.SessionPage.load(result).snapshots
+            page = wire.SessionPage.load(result)
+            snapshots |= page.snapshots
+            was_told |= page.run_id is not None and not page.more
             for entry in wire.JournalPage.load(result).entries:
                 if entry.outcome.snapshot is not None:
                     snapshots[entry.outcome.node] = entry.outcome.snapshot
-    return snapshots
+    return snapshots, was_told
 
 
 async def _came_with_answers(

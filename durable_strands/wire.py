@@ -111,6 +111,34 @@ def digest(data: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+MAX_DEPTH = 100
+"""Most levels of JSON in JSON of what anybody hands in. Pydantic and the JSON of other SDKs have
+limits of their own, further up; what is wrapped around must stay below those."""
+
+
+def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
+    """Say whether some JSON has more levels than may travel."""
+    level = [value]
+    for _ in range(limit + 1):
+        below = [part for part in level if isinstance(part, (dict, list, tuple))]
+        if not below:
+            return False
+        level = [
+            item
+            for part in below
+            for item in (part.values() if isinstance(part, dict) else part)
+            if isinstance(item, (dict, list, tuple))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def too_deep(what: str) -> str:
+    """Say that some JSON has too many levels, and what to do about it."""
+    return f"{what} has more than {MAX_DEPTH} levels of JSON in JSON. Flatten it, or pass a text."
+
+
 def too_large(what: str, size: int, limit: int) -> str:
     """Say that a payload is too large, and what to do about it."""
     return (
@@ -767,6 +795,16 @@ class Enclosing(Wire):
     sources: list[str] = Field(default_factory=list)
 
 
+_TIMES = frozenset({"execution_time", "latency_ms", "agent_metrics"})
+
+
+def _timeless(value: Any) -> Any:
+    """Return some JSON without what measures time in the reports that it holds."""
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in _TIMES}
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
+
+
 class NodeInput(Wire):
     """Argument of a node's activity.
 
@@ -821,7 +859,8 @@ class NodeInput(Wire):
         for key in ignored:
             state.pop(key, None)
         rest = {field: data[field] for field in ("turn", "item") if field in data}
-        return digest([*(data.get(field) for field in fields), state, *([rest] if rest else [])])
+        seen = [_timeless(data.get(field)) for field in fields]
+        return digest([*seen, state, *([rest] if rest else [])])
 
 
 class StateChanges(Wire):
@@ -937,8 +976,15 @@ class SessionRequest(Wire):
 
 
 class SessionPage(Wire):
-    """Snapshots of a session's agents by path; `more` says that there are others."""
+    """Snapshots of a session's agents by path.
 
+    Attributes:
+        run_id: Temporal's id of the run that they are of.
+        snapshots: The snapshots.
+        more: Whether there are others.
+    """
+
+    run_id: str | None = None
     snapshots: dict[str, dict[str, Any]] = Field(default_factory=dict)
     more: bool = False
 

@@ -69,6 +69,10 @@ _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
 """Client errors of HTTP that another attempt may not meet: timeouts, conflicts, throttling."""
 
 
+_WRAPPED = 8
+"""Levels that an outcome has around what a node or a hook gave."""
+
+
 def is_retryable(error: BaseException) -> bool:
     """Say whether another attempt could end otherwise."""
     if isinstance(error, (*_MISTAKES, *_TERMINAL)):
@@ -143,11 +147,13 @@ def is_being_cancelled(error: BaseException) -> bool:
 
 
 def check_size(what: str, data: object, limit: int | None) -> None:
-    """Refuse what is too large to travel.
+    """Refuse what is too large to travel, or has too many levels.
 
     Raises:
-        PayloadTooLargeError: The JSON of `data` has more than `limit` bytes.
+        PayloadTooLargeError: The JSON of `data` has more than `limit` bytes, or is too deep.
     """
+    if wire.is_too_deep(data, wire.MAX_DEPTH + _WRAPPED):
+        raise PayloadTooLargeError(wire.too_deep(what))
     if limit is None:
         return
     size = len(json.dumps(data))

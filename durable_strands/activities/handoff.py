@@ -8,6 +8,7 @@ asked, and the activity's result carries it to the workflow.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,7 @@ class TurnNotes:
     def __init__(self, turn: wire.Turn, before: wire.Handoff | None) -> None:
         """Begin a turn, or the rest of one that asked a human after handing over."""
         self.handoff = before
+        self._lock = threading.Lock()  # Tools of one turn run side by side, in threads.
         self._names = [card.name for card in turn.agents]
 
     def hand_over(self, agent_name: str, message: str, context: dict[str, Any] | None) -> str:
@@ -41,16 +43,18 @@ class TurnNotes:
         """
         if agent_name not in self._names:
             raise ValueError(f"Error: Agent '{agent_name}' not found in swarm")
+        _check_context(context or {})
+        with self._lock:
+            return self._first(agent_name, message, context or {})
+
+    def _first(self, agent_name: str, message: str, context: dict[str, Any]) -> str:
         if self.handoff is not None:
             # Strands lets the last one win and says nothing: the first is lost.
             raise ValueError(
                 f"Error: this turn has already been handed off to {self.handoff.target}. Only one "
                 "handoff is possible in a turn; end the turn, and let that agent go on."
             )
-        _check_context(context or {})
-        self.handoff = wire.Handoff(
-            target=agent_name, message=message, context=json.dumps(context or {})
-        )
+        self.handoff = wire.Handoff(target=agent_name, message=message, context=json.dumps(context))
         return f"Handing off to {agent_name}: {message}"
 
 

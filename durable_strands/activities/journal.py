@@ -56,4 +56,9 @@ async def _finished(client: Client, retry_of: wire.RetryOf) -> list[wire.Journal
     found = await _finished(client, request.retry_of) if request.retry_of else []
     found += await finished_visits(history.events, client.data_converter)
     latest = {(entry.outcome.node, entry.outcome.visit): entry for entry in found}
-    return [entry for entry in latest.values() if entry.outcome.node != retry_of.from_node]
+    again = retry_of.from_node
+    return [
+        entry
+        for entry in latest.values()
+        if again is None or not f"{entry.outcome.node}/".startswith(f"{again}/")
+    ]

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from temporalio import activity
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .. import wire
-from ..history import last_snapshots
+from ..history import last_snapshots, started_with
 
 
 async def read_session(data: dict[str, Any]) -> dict[str, Any]:
@@ -26,8 +27,20 @@ async def read_session(data: dict[str, Any]) -> dict[str, Any]:
         ApplicationError: Of type `InvalidGraphInput`: there is no such run.
     """
     request = wire.SessionRequest.load(data)
-    session = request.session
-    client = activity.client()
+    found = list((await _snapshots(activity.client(), request.session)).items())
+    page: dict[str, dict[str, Any]] = {}
+    size = 0
+    for path, snapshot in found[request.after :]:
+        size += len(json.dumps(snapshot))
+        if page and size > request.limit:
+            break
+        page[path] = snapshot
+    more = request.after + len(page) < len(found)
+    return wire.SessionPage(run_id=request.session.run_id, snapshots=page, more=more).dump()
+
+
+async def _snapshots(client: Client, session: wire.Session) -> dict[str, dict[str, Any]]:
+    """Return the snapshots with which a run ended; if it never read any, those before it."""
     handle = client.get_workflow_handle(session.workflow_id, run_id=session.run_id)
     try:
         history = await handle.fetch_history()
@@ -40,13 +53,8 @@ async def read_session(data: dict[str, Any]) -> dict[str, Any]:
             type=wire.ErrorType.INVALID_INPUT,
             non_retryable=True,
         ) from error
-    found = list((await last_snapshots(history.events, client.data_converter)).items())
-    page: dict[str, dict[str, Any]] = {}
-    size = 0
-    for path, snapshot in found[request.after :]:
-        size += len(json.dumps(snapshot))
-        if page and size > request.limit:
-            break
-        page[path] = snapshot
-    more = request.after + len(page) < len(found)
-    return wire.SessionPage(snapshots=page, more=more).dump()
+    snapshots, was_told = await last_snapshots(history.events, client.data_converter)
+    before = (await started_with(history.events[0], client.data_converter)).session
+    if was_told or before is None or before.run_id is None:
+        return snapshots
+    return await _snapshots(client, before) | snapshots  # It ended before it could begin.

@@ -36,10 +36,15 @@ class ActiveClock:
 
         A server's timer may come a second late, when what it was to stop has gone on already.
         """
-        if self._limit is None or self._told:
+        if self._told or not self.is_spent():
             return False
-        self._told = self.elapsed(workflow.now()).total_seconds() > self._limit
-        return self._told
+        self._told = True
+        return True
+
+    def is_spent(self) -> bool:
+        """Say whether the limit is used up."""
+        now = workflow.now()
+        return self._limit is not None and self.elapsed(now).total_seconds() >= self._limit
 
     def elapsed(self, now: datetime) -> timedelta:
         """Return the active time up to `now`."""

@@ -127,13 +127,15 @@ class Dataflow(Generic[R]):
         """
         shape = self._shape
         for edge in shape.outgoing[node]:
-            self._swallow.pop(edge, None)
-            if reroute and shape.on_error[edge]:
-                self._verdict[edge] = True
-                self._mark(edge)
-            else:
-                self._verdict[edge] = None
+            belongs_to_the_past = self._swallow.pop(edge, None) is not None
+            taken = reroute and shape.on_error[edge]
+            self._verdict[edge] = True if taken else None
+            if not taken:
                 self._unmark(edge)
+            elif belongs_to_the_past:
+                self._recent[edge] = False  # The wave of this failure has been.
+            else:
+                self._mark(edge)
         self._settle(node, [shape.target[edge] for edge in shape.outgoing[node]])
 
     def _mark(self, edge: int) -> None:

@@ -7,7 +7,7 @@ import asyncio
 from temporalio import workflow
 
 _TASK_BYTES = 3 * 1024 * 1024
-"""Bytes of activity arguments that one workflow task may schedule.
+"""Bytes of activity arguments, and of local activities' results, in one workflow task.
 
 A workflow task's completion is one gRPC message of at most 4 MiB; the server terminates the
 workflow that sends a larger one.
@@ -15,7 +15,7 @@ workflow that sends a larger one.
 
 
 class TaskGate:
-    """Spreads large activity arguments over workflow tasks; see `_TASK_BYTES`."""
+    """Spreads large arguments and results over workflow tasks; see `_TASK_BYTES`."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -30,6 +30,11 @@ class TaskGate:
                 await workflow.sleep(0.001, summary="next workflow task: this one is full")
                 self._turn()
             self._bytes += size
+
+    def settle(self, reserved: int, size: int) -> None:
+        """Replace what was admitted for a result by its size, now that there is one."""
+        self._turn()
+        self._bytes = max(self._bytes - reserved, 0) + size
 
     def _turn(self) -> None:
         task = workflow.info().get_current_history_length()

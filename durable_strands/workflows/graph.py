@@ -135,6 +135,8 @@ class StrandsGraph:
             )
         if len(args) == 2 and not isinstance(args[1], dict):
             return "The invocation state to merge, the second argument, must be a JSON object."
+        if len(args) == 2 and wire.is_too_deep(args[1]):
+            return wire.too_deep("The invocation state to merge")
         interrupts = Interrupts() if self._run is None else self._run.interrupts
         return interrupts.problem(args[0])
 
@@ -201,6 +203,8 @@ def _read_input(args: tuple[Any, ...]) -> wire.GraphInput:
         problem = f"{wire.WORKFLOW_TYPE} takes one argument, not {len(args)}."
     elif not isinstance(args[0], dict):
         problem = f"The argument is a {type(args[0]).__name__}."
+    elif wire.is_too_deep(args[0], wire.MAX_DEPTH + 2):
+        problem = wire.too_deep("The task or the invocation state")
     else:
         try:
             return wire.GraphInput.load(args[0])

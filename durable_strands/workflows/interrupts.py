@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..wire import Answer, Asked, CancelledInterrupt, InterruptInfo, interrupt_id
+from ..wire import (
+    Answer,
+    Asked,
+    CancelledInterrupt,
+    InterruptInfo,
+    interrupt_id,
+    is_too_deep,
+    too_deep,
+)
 
 Visit = tuple[str, int]
 """A visit: the path of its node, and its number."""
@@ -53,9 +61,11 @@ class Interrupts:
                 'Answers are one JSON object that isn\'t empty: {"<interrupt id>": <response>}, '
                 f"not {_brief(answers)}."
             )
-        for name in answers:
+        for name, response in answers.items():
             if name not in self.pending:
                 return self._refusal(str(name))
+            if is_too_deep(response):
+                return too_deep(f"The response to {_brief(name)}")
         return None
 
     def answer(self, answers: dict[str, Any]) -> dict[Visit, list[Answer]]:

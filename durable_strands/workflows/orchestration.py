@@ -22,7 +22,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
 from .. import wire
-from .calls import error_info, local, retry_policy
+from .calls import error_info, retry_policy
 from .clock import ActiveClock
 from .commands import Ask, Command, Dispatch, Ending, Finish
 from .interrupts import Visit
@@ -301,10 +301,13 @@ class Orchestration:
             return
 
         def over(task: asyncio.Task[Over | None]) -> None:
-            if not task.cancelled():
-                outcome = task.result()
-                if outcome is not None:
-                    self._post(lambda: self._visit_over(node, number, outcome))
+            if task.cancelled():
+                return
+            # Nobody waits for the task: an exception would be lost, and the run wait for ever.
+            error = task.exception()
+            outcome = task.result() if error is None else _unexpected(error)
+            if outcome is not None:
+                self._post(lambda: self._visit_over(node, number, outcome))
 
         self._visits[node] = asyncio.create_task(self._visit(command))
         self._visits[node].add_done_callback(over)
@@ -398,7 +401,7 @@ class Orchestration:
         finish = await visit.inside.drive()
         if visit.clock is not None:
             visit.clock.stop()
-            if visit.clock.ran_out():
+            if visit.clock.is_spent():
                 return self._out_of_time(node, visit.inside)
         if finish is None:
             # At once, and not when this task has been seen to end: an answer may come first.
@@ -415,8 +418,9 @@ class Orchestration:
         if plan.maps or plan.builds_input:
             try:
                 summary = f"{'items' if plan.maps else 'input'} of {self.state.path(node)}"
-                argument = self.state.prepare_input(command)
-                data = await local(wire.PREPARE_ACTIVITY, argument, summary)
+                data = await self._run.local(
+                    wire.PREPARE_ACTIVITY, lambda: self.state.prepare_input(command), summary
+                )
                 prepared = wire.PrepareOutcome.load(data)
             except FailureError as failure:
                 return error_info(failure)
@@ -494,8 +498,8 @@ class Orchestration:
             dict.fromkeys(str(edge) for question in ask.questions for edge in question.edges)
         )
         try:
-            data = await local(
-                wire.EDGES_ACTIVITY, self.state.edges_input(ask), f"conditions of {edges}"
+            data = await self._run.local(
+                wire.EDGES_ACTIVITY, lambda: self.state.edges_input(ask), f"conditions of {edges}"
             )
             outcome = wire.EdgesOutcome.load(data)
         except FailureError as failure:
@@ -516,9 +520,9 @@ class Orchestration:
         """Run the hooks of the graph or swarm for an event by a local activity."""
         about = f" {self.state.path(node)}" if node else ""
         try:
-            data = await local(
+            data = await self._run.local(
                 wire.HOOKS_ACTIVITY,
-                self.state.hooks_input(event, node, visit, answers or []),
+                lambda: self.state.hooks_input(event, node, visit, answers or []),
                 f"hooks {event}{about}",
             )
             outcome = wire.HooksOutcome.load(data)
@@ -526,6 +530,11 @@ class Orchestration:
             return wire.HooksOutcome(error=error_info(failure))
         self._run.merge(outcome.state_changes)
         return outcome
+
+
+def _unexpected(error: BaseException) -> wire.ErrorInfo:
+    kind = type(error)
+    return wire.ErrorInfo(type=kind.__name__, module=kind.__module__, message=str(error))
 
 
 def _ending(report: wire.NodeReport) -> Ending:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from .. import wire
+from .calls import local
 from .gate import TaskGate
 from .interrupts import Interrupts, Visit
 from .journal import Journal
 from .slots import Slots
+
+_MOST_AT_ONCE = 1000
+"""Most activities of a run at once, whatever the graph says: a server fails each workflow task
+that would have more than 2,000 (`limit.numPendingActivities.error`)."""
 
 
 class Asker(Protocol):
@@ -45,13 +52,35 @@ class Run:
         self.invocation_state = dict(request.invocation_state)
         self.interrupts = Interrupts()
         self.journal = journal
-        self.slots = Slots(plan.max_concurrency)
+        self.slots = Slots(min(plan.max_concurrency or _MOST_AT_ONCE, _MOST_AT_ONCE))
         self.gate = TaskGate()
         self.snapshots: dict[str, dict[str, Any]] = {}
         self.in_session = request.session is not None
         self.show: Callable[[], None] = lambda: None
+        self._one_local = asyncio.Lock()
         self._visits: dict[str, int] = {}
         self._askers: dict[Visit, tuple[Asker, str]] = {}
+
+    async def local(
+        self, activity: str, argument: Callable[[], dict[str, Any]], summary: str
+    ) -> Any:
+        """Run a local activity; see `calls.local`.
+
+        One at a time: where several are under way when a workflow task ends, a replay may see
+        their results in another order than the run did. So hooks and conditions of a run are
+        called one after the other, as in Strands, and each sees what the one before it wrote.
+
+        Args:
+            activity: Its type.
+            argument: Makes its argument, when its turn comes.
+            summary: What the UI shows of it.
+        """
+        async with self._one_local:
+            most = self.payload_limit or 0
+            await self.gate.admit(most)
+            data = await local(activity, argument(), summary)
+            self.gate.settle(most, len(json.dumps(data)))
+            return data
 
     def merge(self, changes: wire.StateChanges) -> None:
         """Merge changes into the invocation state; the later in history wins."""
@@ -92,6 +121,7 @@ class Run:
             asker.answered(node, given, complete=complete)
             if complete:
                 released.append(visit[0])
+                del self._askers[visit]
         return released
 
     def _slot(self, visit: Visit) -> int:

@@ -167,7 +167,8 @@ class Scheduler(Generic[R]):
     @property
     def is_running(self) -> bool:
         """Whether anything is under way: in flight or queued, or a question of its own."""
-        return bool(self._in_flight or self._queue) or self._answer_to is not None
+        waits = self._answer_to is not None or self._ended is not None
+        return waits or bool(self._in_flight or self._queue)
 
     @property
     def paused(self) -> list[str]:
@@ -390,6 +391,8 @@ class Scheduler(Generic[R]):
     def _finish(
         self, status: RunStatus, reason: str | None = None, failed_node: str | None = None
     ) -> None:
+        if self._over:
+            return
         self._over = True
         self._answer_to = None
         for node in self._in_flight:

@@ -26,23 +26,23 @@ class Slots:
         """Begin with all slots free; None is no limit."""
         self._limit = limit
         self._taken = 0
-        self._waiting: dict[int, Waiter] = {}
+        self._waiting: dict[Waiter, None] = {}
 
     def take(self, who: Waiter) -> bool:
         """Take a slot; if there is none, `who` waits for one."""
         if self._limit is None:
             return True
         ahead = 0
-        for waiter in self._waiting.values():
+        for waiter in self._waiting:
             if waiter is who:
                 break
             ahead += 1
         if self._taken + ahead < self._limit:
             self._taken += 1
-            self._waiting.pop(id(who), None)
+            self._waiting.pop(who, None)
             self._tell_next(who)
             return True
-        self._waiting.setdefault(id(who), who)
+        self._waiting.setdefault(who)
         return False
 
     def give(self, who: Waiter) -> None:
@@ -54,12 +54,13 @@ class Slots:
 
     def leave(self, who: Waiter) -> None:
         """Wait no longer."""
-        if self._waiting.pop(id(who), None) is not None:
+        if who in self._waiting:
+            del self._waiting[who]
             self._tell_next(who)
 
     def _tell_next(self, who: Waiter) -> None:
         if self._limit is not None and self._taken < self._limit:
-            for waiter in self._waiting.values():
+            for waiter in self._waiting:
                 if waiter is not who:
                     waiter.wake()
                 break

@@ -17,7 +17,12 @@ from ..wire import GraphPlan
 
 
 def topology_of(plan: GraphPlan) -> Topology:
-    """Return the topology of a plan, computed once per shape and process."""
+    """Return the topology of a plan, computed once per shape and process.
+
+    Without edges it is nothing to keep: a mapped node has such a plan for each number of items.
+    """
+    if not plan.edges:
+        return Topology([node.id for node in plan.nodes], [])
     return _shared(
         tuple(node.id for node in plan.nodes),
         tuple(
