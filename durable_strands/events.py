@@ -34,12 +34,12 @@ class _Nested:
     """A visit of a nested graph or swarm that is going on.
 
     Attributes:
-        visit: Its number; 0 as long as only its hooks have been seen.
+        within: The visit of another that it takes place in, if it does.
         order: Ids of what completed inside it.
         reports: Latest report of each node inside it.
     """
 
-    visit: int
+    within: wire.Visit | None
     order: list[str] = field(default_factory=list)
     reports: dict[str, wire.NodeReport] = field(default_factory=dict)
 
@@ -50,88 +50,101 @@ class Narrator:
     A nested graph or swarm has no events of its own in history. It starts with the first thing
     inside it, and has stopped when another node reads its result, when it starts anew, or when
     the run ends.
+
+    Attributes:
+        plan: The run's plan.
     """
 
     def __init__(self, plan: wire.GraphPlan) -> None:
         """Tell of a run of `plan`."""
-        self._plan = plan
-        self._nodes = dict(plan.paths())
+        self.plan = plan
+        self._nodes: dict[str, wire.NodePlan] = {}
+        self._mapped: dict[str, None] = {}
         self._above: dict[str, tuple[str, ...]] = {}
         self._semantics: dict[str, wire.Semantics] = {}
         self._turns: set[str] = set()
         self._note_above(plan, ())
-        self._nested: dict[str, _Nested] = {}
-        self._announced: dict[str, None] = {}
-        self._parts: dict[str, wire.NodeOutcome] = {}
+        self._nested: dict[wire.Visit, _Nested] = {}
+        self._within: dict[wire.Visit, wire.Visit | None] = {}
+        self._index: dict[wire.Visit, int] = {}
+        self._handed: dict[wire.Visit, None] = {}
+        self._announced: dict[wire.Visit, None] = {}
+        self._parts: dict[wire.Visit, wire.NodeOutcome] = {}
 
     def _note_above(self, plan: wire.GraphPlan, above: tuple[str, ...]) -> None:
         within = above[-1] if above else ""
         for node in plan.nodes:
             path = wire.join(within, node.id)
-            self._above[path] = above
-            self._semantics[path] = plan.semantics
-            if plan.swarm is not None:
-                self._turns.add(path)
+            self._mapped.update({wire.mapped(path): None} if node.maps else {})
+            for name in (path, wire.mapped(path)) if node.maps else (path,):
+                self._nodes[name] = node
+                self._above[name] = above
+                self._semantics[name] = plan.semantics
+                if plan.swarm is not None:
+                    self._turns.add(name)
             if node.plan is not None:
                 self._note_above(node.plan, (*above, path))
-
-    def is_nested(self, path: str) -> bool:
-        """Say whether a node lies inside another."""
-        return bool(self._above.get(path))
 
     # -- what happens --------------------------------------------------------------------------
 
     def scheduled(self, argument: wire.NodeInput) -> Events:
         """Tell that a visit begins, or goes on after a question."""
-        path = argument.node
-        for nested, enclosing in zip(self._above.get(path, ()), argument.enclosing, strict=False):
-            yield from self._enter(nested, enclosing)
+        visit = argument.node, argument.visit
+        yield from self._enter(visit, argument.enclosing)
         sources = [dependency.source for dependency in argument.dependencies]
-        if sources and not argument.answers:
-            yield from self._hand_over(path, sources)
-        yield from self._start(path)
-        self._announced.pop(path, None)
+        if argument.item is not None:
+            sources = argument.item.sources
+            self._begin_item(visit, argument.item.index)
+        yield from self._hand_over(visit, sources)
+        yield from self._start(visit)
 
     def hooked(self, outcome: wire.HooksOutcome) -> Events:
         """Tell what hooks before a node have done."""
         if outcome.event != "before_node" or outcome.node is None:
             return
-        path = outcome.node
+        visit = path, number = outcome.node, outcome.visit
         if path not in self._turns:  # Hooks of a swarm come before the turn's start.
-            yield from self._start(path)
-            self._announced[path] = None
+            yield from self._enter(visit, outcome.enclosing)
+            yield from self._hand_over(visit, outcome.sources)
+            yield from self._start(visit)
+            self._announced[visit] = None
         if outcome.interrupts:
-            yield from self.interrupted(path, outcome.visit, outcome.interrupts)
+            yield from self.interrupted(visit, outcome.interrupts)
         elif outcome.cancel is not None:
+            self._nested.pop(visit, None)
             yield self._tell(path, MultiAgentNodeCancelEvent(self._id(path), outcome.cancel))
             if self._semantics.get(path) == "strands":  # There it is a failure of the node.
                 error = RuntimeError(outcome.cancel)
                 report = wire.NodeReport(
-                    status=wire.NodeStatus.FAILED, error=error_to_wire(error), visit=outcome.visit
+                    status=wire.NodeStatus.FAILED, error=error_to_wire(error), visit=number
                 )
-                yield from self.failed(path, error, report)
+                yield from self.failed(visit, error, report)
         else:
             return
-        self._announced.pop(path, None)
+        self._announced.pop(visit, None)
 
-    def whole(self, path: str, outcome: wire.NodeOutcome) -> wire.NodeOutcome:
+    def whole(self, outcome: wire.NodeOutcome) -> wire.NodeOutcome:
         """Return a visit's outcome with what the visit has done before it asked, if it did."""
-        part = self._parts.pop(path, None)
-        if part is not None and part.visit == outcome.visit:
+        visit = outcome.node, outcome.visit
+        part = self._parts.pop(visit, None)
+        if part is not None:
             outcome = outcome.after(part)
         if outcome.interrupts:
-            self._parts[path] = outcome
+            self._parts[visit] = outcome
         return outcome
 
-    def completed(self, path: str, outcome: wire.NodeOutcome) -> Events:
+    def completed(self, outcome: wire.NodeOutcome) -> Events:
         """Tell that a visit has ended, or asks."""
+        visit = path, _ = outcome.node, outcome.visit
         if outcome.interrupts:
             if path in self._turns:  # In a swarm, a turn that asks has stopped, too.
                 stopped = node_result_from_wire(outcome.report)
                 yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), stopped))
-            yield from self.interrupted(path, outcome.visit, outcome.interrupts)
+            yield from self.interrupted(visit, outcome.interrupts)
             return
-        yield from self._stop(path, outcome.report)
+        self._remember(visit, outcome.report)
+        result = node_result_from_wire(outcome.report)
+        yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
         if outcome.handoff is not None:
             handoff = outcome.handoff
             yield self._tell(
@@ -139,17 +152,19 @@ class Narrator:
                 MultiAgentHandoffEvent([self._id(path)], [handoff.target], handoff.message),
             )
 
-    def failed(self, path: str, error: Exception, report: wire.NodeReport) -> Events:
+    def failed(self, visit: wire.Visit, error: Exception, report: wire.NodeReport) -> Events:
         """Tell that a visit has failed for good."""
-        self._remember(path, report)
+        path, _ = visit
+        self._remember(visit, report)
         result = NodeResult(result=error, status=node_result_from_wire(report).status)
         result.execution_count = 1
         yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
 
-    def interrupted(self, path: str, visit: int, asked: list[wire.Asked]) -> Events:
+    def interrupted(self, visit: wire.Visit, asked: list[wire.Asked]) -> Events:
         """Tell that a visit asks, and so whatever it is nested in."""
+        path, number = visit
         interrupts = [
-            Interrupt(wire.interrupt_id(path, visit, item.strands_id), item.name, item.reason)
+            Interrupt(wire.interrupt_id(path, number, item.strands_id), item.name, item.reason)
             for item in asked
         ]
         for asking in (path, *reversed(self._above.get(path, ()))):
@@ -157,8 +172,9 @@ class Narrator:
 
     def ended(self, report: wire.RunReport) -> Events:
         """Tell what has stopped with the run, of what is nested: as the run reports it."""
-        for path in sorted(self._nested, key=lambda path: -len(self._above[path])):
-            yield from self._leave(path, _find(report.results, path, self._above[path]))
+        reports = dict(self.plan.visits(report.results))
+        for visit in sorted(self._nested, key=lambda visit: -len(self._above[visit[0]])):
+            yield from self._leave(visit, reports.get(visit))
 
     def said(self, path: str, event: dict[str, Any]) -> dict[str, Any]:
         """Return something that a visit's executor said, as the run's own consumer gets it."""
@@ -166,37 +182,54 @@ class Narrator:
 
     # -- nested graphs and swarms --------------------------------------------------------------
 
-    def _enter(self, path: str, enclosing: wire.Enclosing) -> Events:
-        nested = self._nested.get(path)
-        if nested is not None and nested.visit == 0:
-            nested.visit = enclosing.visit  # Its hooks have announced it.
-            self._announced.pop(path, None)
-        elif nested is not None and nested.visit != enclosing.visit:
-            yield from self._leave(path)
-            nested = None
-        if nested is None:
-            if enclosing.sources:
-                yield from self._hand_over(path, enclosing.sources)
-            yield from self._start(path)
-            self._announced.pop(path, None)
-            self._nested[path] = _Nested(enclosing.visit)
+    def _enter(self, visit: wire.Visit, enclosing: list[wire.Enclosing]) -> Events:
+        """Tell of the visits that a visit takes place in, as far as they are new."""
+        within: wire.Visit | None = None
+        for path, around in zip(self._above.get(visit[0], ()), enclosing, strict=False):
+            nested = path, around.visit
+            if nested not in self._nested:
+                self._within[nested] = within
+                yield from self._leave_earlier(path, within)
+                if around.index is not None:
+                    self._begin_item(nested, around.index)
+                yield from self._hand_over(nested, around.sources)
+                yield from self._start(nested)
+            self._announced.pop(nested, None)
+            within = nested
+        self._within[visit] = within
 
-    def _leave(self, path: str, report: wire.NodeReport | None = None) -> Events:
-        nested = self._nested.pop(path)
-        deeper = [below for below in self._nested if path in self._above[below]]
-        for below in sorted(deeper, key=lambda below: -len(self._above[below])):
-            yield from self._leave(below)
+    def _leave_earlier(self, path: str, within: wire.Visit | None) -> Events:
+        """Tell that a nested graph has stopped that starts anew; items of one go side by side."""
+        node = self._nodes.get(path)
+        if node is None or not node.maps:
+            for earlier in self._inside(within, path):
+                yield from self._leave(earlier)
+
+    def _inside(self, within: wire.Visit | None, path: str | None = None) -> list[wire.Visit]:
+        """Return what goes on directly inside a visit, perhaps only at one path."""
+        return [
+            visit
+            for visit, nested in self._nested.items()
+            if nested.within == within and path in (None, visit[0])
+        ]
+
+    def _leave(self, visit: wire.Visit, report: wire.NodeReport | None = None) -> Events:
+        for deeper in self._inside(visit):
+            yield from self._leave(deeper)
+        path, _ = visit
+        nested = self._nested.pop(visit)
         if report is None:
-            report = self._report_of(path, nested)
+            report = self._report_of(visit, nested)
         result = node_result_from_wire(report)
         if isinstance(result.result, MultiAgentResult):
             inner = MultiAgentResultEvent(result=result.result).as_dict()
             yield self._tell(path, MultiAgentNodeStreamEvent(self._id(path), inner))
-        self._remember(path, report)
+        self._remember(visit, report)
         yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
 
-    def _report_of(self, path: str, nested: _Nested) -> wire.NodeReport:
+    def _report_of(self, visit: wire.Visit, nested: _Nested) -> wire.NodeReport:
         """Make the report of a nested visit from what was seen inside it."""
+        path, number = visit
         plan = self._nodes[path].plan
         assert plan is not None, "a nested graph or swarm has a plan"
         usage = wire.Usage()
@@ -219,40 +252,73 @@ class Narrator:
             latency_ms=sum(inner.latency_ms for inner in nested.reports.values()),
             execution_time=sum(inner.execution_time for inner in nested.reports.values()),
             execution_count=len(nested.order),
-            visit=nested.visit or 1,
+            visit=number,
         )
+
+    def _remember(self, visit: wire.Visit, report: wire.NodeReport) -> None:
+        """Keep the report of a visit for the nested one that it takes place in."""
+        nested = self._around(visit)
+        if nested is None:
+            return
+        node = self._id(visit[0])
+        if visit in self._index:
+            nested.reports[node] = _with_item(nested.reports[node], self._index[visit], report)
+        else:
+            nested.reports[node] = report
+            nested.order.append(node)
+
+    def _begin_item(self, visit: wire.Visit, index: int) -> None:
+        """Take note of which item a visit is about; with the first, the mapped node begins."""
+        self._index[visit] = index
+        nested = self._around(visit)
+        if index == 0 and nested is not None:
+            node = self._id(visit[0])
+            nested.reports[node] = wire.NodeReport(
+                status=wire.NodeStatus.COMPLETED,
+                results={},
+                result_type=MultiAgentResult.__name__,
+                execution_count=0,
+            )
+            nested.order.append(node)
+
+    def _around(self, visit: wire.Visit) -> _Nested | None:
+        within = self._within.get(visit)
+        return None if within is None else self._nested.get(within)
 
     # -- single events -------------------------------------------------------------------------
 
-    def _hand_over(self, path: str, sources: list[str]) -> Events:
+    def _hand_over(self, visit: wire.Visit, sources: list[str]) -> Events:
         """Tell that a node reads others' results; so nested ones among them have stopped."""
+        path, _ = visit
+        if not sources or visit in self._handed or self._announcement(visit) is not None:
+            return
+        self._handed[visit] = None
         above = self._above.get(path, ())
         within = above[-1] if above else ""
         for source in sources:
-            if wire.join(within, source) in self._nested:
-                yield from self._leave(wire.join(within, source))
+            for nested in self._inside(self._within.get(visit), wire.join(within, source)):
+                yield from self._leave(nested)
         yield self._tell(path, MultiAgentHandoffEvent(sources, [self._id(path)]))
 
-    def _start(self, path: str) -> Events:
-        if path in self._announced:
-            return
+    def _start(self, visit: wire.Visit) -> Events:
+        """Tell that a visit starts, unless hooks before it have announced it."""
+        path, _ = visit
         node = self._nodes.get(path)
+        if node is not None and node.plan is not None and path not in self._mapped:
+            self._nested.setdefault(visit, _Nested(self._within.get(visit)))
+        announcement = self._announcement(visit)
+        if announcement is not None:
+            del self._announced[announcement]
+            return
         kind = node.kind if node is not None else "agent"
-        if node is not None and node.plan is not None:
-            self._nested.setdefault(path, _Nested(0))
         yield self._tell(path, MultiAgentNodeStartEvent(self._id(path), kind))
 
-    def _stop(self, path: str, report: wire.NodeReport) -> Events:
-        self._remember(path, report)
-        stop = MultiAgentNodeStopEvent(self._id(path), node_result_from_wire(report))
-        yield self._tell(path, stop)
-
-    def _remember(self, path: str, report: wire.NodeReport) -> None:
-        above = self._above.get(path, ())
-        nested = self._nested.get(above[-1]) if above else None
-        if nested is not None:
-            nested.reports[self._id(path)] = report
-            nested.order.append(self._id(path))
+    def _announcement(self, visit: wire.Visit) -> wire.Visit | None:
+        """Return the visit by which hooks have announced this one: it, or all of a mapped node."""
+        whole = wire.mapped(visit[0])
+        return next(
+            (known for known in self._announced if known == visit or known[0] == whole), None
+        )
 
     def _id(self, path: str) -> str:
         node = self._nodes.get(path)
@@ -266,14 +332,16 @@ class Narrator:
         return told
 
 
-def _find(
-    results: dict[str, wire.NodeReport], path: str, above: tuple[str, ...]
-) -> wire.NodeReport | None:
-    """Return the report of the node at a path from a run's results, None if it isn't there."""
-    within = ""
-    for step in (*above, path):
-        found = results.get(step[len(within) + 1 :] if within else step)
-        if found is None:
-            return None
-        results, within = found.results or {}, step
-    return found
+def _with_item(report: wire.NodeReport, index: int, item: wire.NodeReport) -> wire.NodeReport:
+    """Return the report of a mapped node with the report of one more item."""
+    results = {int(key): result for key, result in (report.results or {}).items()} | {index: item}
+    return report.model_copy(
+        update={
+            "results": {str(key): results[key] for key in sorted(results)},
+            "order": {"results": [str(key) for key in sorted(results)]},
+            "usage": report.usage + item.usage,
+            "latency_ms": report.latency_ms + item.latency_ms,
+            "execution_time": max(report.execution_time, item.execution_time),
+            "execution_count": report.execution_count + item.execution_count,
+        }
+    )

@@ -63,10 +63,10 @@ class HistoryReader:
         self._converter = converter
         self._position = 0
         self._narrator: Narrator | None = None
-        self._open: dict[int, str] = {}
+        self._open: dict[int, wire.Visit] = {}
         self._activities: dict[int, str] = {}
         self._attempts: dict[int, int] = {}
-        self._reports: dict[str, wire.NodeReport] = {}
+        self._reports: dict[wire.Visit, wire.NodeReport] = {}
         self._asked = False
         self._deciding = True
 
@@ -97,13 +97,9 @@ class HistoryReader:
                 break
         if self.closing is not None and self.closing.report is not None:
             report = self.closing.report
-            if report.truncated:
-                seen = {
-                    path: full
-                    for path, full in self._reports.items()
-                    if not self._tell.is_nested(path)
-                }
-                report = report.model_copy(update={"results": report.results | seen})
+            if report.truncated and self._narrator is not None:
+                whole = _restored(self._narrator.plan, report.results, self._reports)
+                report = report.model_copy(update={"results": whole})
             if self._narrator is not None and report.status is not wire.RunStatus.INTERRUPTED:
                 for told in self._narrator.ended(report):
                     yield told
@@ -157,7 +153,7 @@ class HistoryReader:
         attributes = event.activity_task_scheduled_event_attributes
         argument = wire.NodeInput.load(await self._decode(attributes.input))
         path = argument.node
-        self._open[event.event_id] = path
+        self._open[event.event_id] = path, argument.visit
         self._activities[event.event_id] = attributes.activity_id
         for item in self._tell.scheduled(argument):
             yield item
@@ -181,14 +177,13 @@ class HistoryReader:
     async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         attributes = event.activity_task_completed_event_attributes
         await self._all_said(attributes.scheduled_event_id)
-        path = self._open.pop(attributes.scheduled_event_id)
-        outcome = wire.NodeOutcome.load(await self._decode(attributes.result))
-        outcome = self._tell.whole(path, outcome)
+        visit = self._open.pop(attributes.scheduled_event_id)
+        outcome = self._tell.whole(wire.NodeOutcome.load(await self._decode(attributes.result)))
         if outcome.interrupts:
             self._asked = True
         else:
-            self._reports[path] = outcome.report
-        for item in self._tell.completed(path, outcome):
+            self._reports[visit] = outcome.report
+        for item in self._tell.completed(outcome):
             yield item
 
     async def _failed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
@@ -216,8 +211,9 @@ class HistoryReader:
             with contextlib.suppress(ValueError):
                 info = wire.ErrorInfo.load(error.details[0])
                 result = error_from_wire(info)
-        report = wire.NodeReport(status=wire.NodeStatus.FAILED, error=info)
-        for item in self._tell.failed(self._open.pop(scheduled), result, report):
+        visit = self._open.pop(scheduled)
+        report = wire.NodeReport(status=wire.NodeStatus.FAILED, error=info, visit=visit[1])
+        for item in self._tell.failed(visit, result, report):
             yield item
 
     @property
@@ -278,6 +274,40 @@ _TRANSLATORS = {
 }
 
 
+def _restored(
+    plan: wire.GraphPlan,
+    results: dict[str, wire.NodeReport],
+    seen: dict[wire.Visit, wire.NodeReport],
+    within: str = "",
+) -> dict[str, wire.NodeReport]:
+    """Return a truncated report's results with all that history has seen of them.
+
+    Where the report has none at all, those of nodes that nothing is nested in.
+    """
+
+    def whole(path: str, node: wire.NodePlan, report: wire.NodeReport) -> wire.NodeReport:
+        full = seen.get((path, report.visit))
+        if full is not None or node.plan is None or report.results is None:
+            return full or report
+        inside = _restored(node.plan, report.results, seen, path)
+        return report.model_copy(update={"results": inside})
+
+    if not results:
+        plain = {node.id for node in plan.nodes if not node.maps}
+        return {path: full for (path, _), full in seen.items() if path in plain}
+    restored = {}
+    for node in plan.nodes:
+        if node.id not in results:
+            continue
+        path, report = wire.join(within, node.id), results[node.id]
+        if not node.maps:
+            restored[node.id] = whole(path, node, report)
+        elif report.results is not None:
+            items = {index: whole(path, node, item) for index, item in report.results.items()}
+            restored[node.id] = report.model_copy(update={"results": items})
+    return {name: restored.get(name, report) for name, report in results.items()}
+
+
 async def decode(payloads: Payloads, converter: DataConverter) -> Any:
     """Return the first value of some payloads, None if there is none."""
     values = await converter.decode(payloads.payloads)
@@ -299,6 +329,7 @@ async def finished_visits(
     hooks around it wrote. A visit that failed is not among them, nor one that waits.
     """
     visits: dict[int, str] = {}
+    asked: dict[str, str] = {}
     arguments: dict[str, dict[str, Any]] = {}
     before: dict[str, wire.StateChanges] = {}
     parts: dict[str, wire.NodeOutcome] = {}
@@ -318,6 +349,7 @@ async def finished_visits(
                 outcome = outcome.after(parts.pop(visit))
             if outcome.interrupts:
                 parts[visit] = outcome
+                asked |= _asked_by(outcome.node, outcome.visit, outcome.interrupts)
             elif outcome.report.status is wire.NodeStatus.COMPLETED:
                 hooks = before.get(visit, wire.StateChanges())
                 hooked = [*hooks.changed, *hooks.removed]
@@ -330,7 +362,11 @@ async def finished_visits(
             EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED,
             EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
         ):
-            for visit, changes in (await _came_with_answers(event, converter)).items():
+            answers, state = await _answers(event, converter)
+            if not answers or not all(answer in asked for answer in answers):
+                continue  # A signal that was refused: nothing of it counts.
+            for visit in dict.fromkeys(asked.pop(answer) for answer in answers):
+                changes = wire.StateChanges(changed=state)
                 before[visit] = before.get(visit, wire.StateChanges()).then(changes)
         elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
             details = event.marker_recorded_event_attributes.details
@@ -338,6 +374,7 @@ async def finished_visits(
             hooked_by = wire.HooksOutcome.load(result)
             visit = wire.activity_id(hooked_by.node or "", hooked_by.visit)
             if hooked_by.event == "before_node":
+                asked |= _asked_by(hooked_by.node or "", hooked_by.visit, hooked_by.interrupts)
                 earlier = before.get(visit, wire.StateChanges())
                 before[visit] = earlier.then(hooked_by.state_changes)
             elif hooked_by.event == "after_node" and visit in finished:
@@ -379,20 +416,28 @@ async def last_snapshots(
     return snapshots, was_told
 
 
-async def _came_with_answers(
+def _asked_by(path: str, visit: int, asked: list[wire.Asked]) -> dict[str, str]:
+    """Return the ids of what a visit asks, each with the visit's own."""
+    return {
+        wire.interrupt_id(path, visit, item.strands_id): wire.activity_id(path, visit)
+        for item in asked
+    }
+
+
+async def _answers(
     event: HistoryEvent, converter: DataConverter
-) -> dict[str, wire.StateChanges]:
-    """Return the state that an update or a signal brought with its answers, by visit."""
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the ids that an update or a signal answers, and the state that it brings."""
     update = event.workflow_execution_update_accepted_event_attributes.accepted_request.input
     signal = event.workflow_execution_signaled_event_attributes
     by_update = bool(update.name)
     name = update.name if by_update else signal.signal_name
     payloads = update.args if by_update else signal.input
     values = await converter.decode(payloads.payloads) if name == wire.RESPOND else []
-    if len(values) != 2 or not all(isinstance(value, dict) for value in values):
-        return {}
-    answers, state = values
-    return {answer.partition(":")[0]: wire.StateChanges(changed=state) for answer in answers}
+    if len(values) not in (1, 2) or not all(isinstance(value, dict) for value in values):
+        return [], {}
+    answers, state = values[0], values[1] if len(values) == 2 else {}
+    return list(answers), state
 
 
 def closed_error(workflow_id: str, how: str) -> RunClosedError:

@@ -82,6 +82,10 @@ class ErrorType:
     NOT_PENDING = "InterruptNotPending"
 
 
+Visit = tuple[str, int]
+"""A visit: the path of its node, and its number. It is unique in a run."""
+
+
 def activity_type(graph: str, path: str) -> str:
     """Return the activity type of a node: `"<graph>.<path>"`."""
     return f"{graph}.{path}"
@@ -103,6 +107,11 @@ def interrupt_id(path: str, visit: int, strands_id: str) -> str:
 def join(within: str, node: str) -> str:
     """Return the path of a node: its id, after the path of the orchestrator that it is in."""
     return f"{within}/{node}" if within else node
+
+
+def mapped(path: str) -> str:
+    """Return the name of a mapped node as a whole: at its path are the visits of its items."""
+    return f"{path}[]"
 
 
 def digest(data: Any) -> str:
@@ -344,6 +353,21 @@ class GraphPlan(Wire):
             yield path, node
             if node.plan is not None:
                 yield from node.plan.paths(path)
+
+    def visits(
+        self, results: dict[str, NodeReport], within: str = ""
+    ) -> Iterator[tuple[Visit, NodeReport]]:
+        """Yield the visits that results tell of, at any depth, those of items among them."""
+        for node in self.nodes:
+            report = results.get(node.id)
+            if report is None:
+                continue
+            path = join(within, node.id)
+            items = (report.results or {}).values() if node.maps else (report,)
+            for item in items:
+                yield (path, item.visit), item
+                if node.plan is not None:
+                    yield from node.plan.visits(item.results or {}, path)
 
     def with_fingerprint(self) -> GraphPlan:
         """Return this plan with its fingerprint: 16 hex digits of a SHA-256 over its JSON."""
@@ -776,11 +800,19 @@ class Turn(Wire):
 
 
 class Item(Wire):
-    """One of the items over which a node is mapped, its index from 0, and how many there are."""
+    """One of the items over which a node is mapped.
+
+    Attributes:
+        value: The item.
+        index: Its index, from 0.
+        of: How many there are.
+        sources: Of the first one, ids of the nodes whose results the node consumed.
+    """
 
     value: JsonValue
     index: int
     of: int
+    sources: list[str] = Field(default_factory=list)
 
 
 class Enclosing(Wire):
@@ -789,10 +821,12 @@ class Enclosing(Wire):
     Attributes:
         visit: Its number.
         sources: Ids of the nodes whose results it consumed.
+        index: Index of the item that it is about, if its node is mapped.
     """
 
     visit: int
     sources: list[str] = Field(default_factory=list)
+    index: int | None = None
 
 
 _TIMES = frozenset({"execution_time", "latency_ms", "agent_metrics"})
@@ -1075,7 +1109,10 @@ class HooksInput(Wire):
         within: Path of the nested graph or swarm whose hooks they are; empty for the outermost.
         event: The event whose hooks run.
         node: Id of the node that the event is about; None for an event of the run.
+        path: Its path, or `mapped` of it.
         visit: The visit that it is about.
+        sources: Ids of the nodes whose results that consumes.
+        enclosing: The visits that it takes place in, the outermost first.
         state: What hooks see as the orchestrator's state.
         invocation_state: The run's invocation state.
         answers: Answers to what these hooks asked before.
@@ -1085,7 +1122,10 @@ class HooksInput(Wire):
     within: str = ""
     event: HookEvent
     node: str | None = None
+    path: str | None = None
     visit: int = 0
+    sources: list[str] = Field(default_factory=list)
+    enclosing: list[Enclosing] = Field(default_factory=list)
     state: StateView
     invocation_state: dict[str, Any] = Field(default_factory=dict)
     answers: list[Answer] = Field(default_factory=list)
@@ -1095,8 +1135,8 @@ class HooksOutcome(Wire):
     """Result of the hooks activity.
 
     Attributes:
-        event: The event, echoed; so is the visit.
-        node: Path of the node that it was about.
+        event: The event, echoed; so are the visit, its sources and what encloses it.
+        node: Path of the node that it was about, or `mapped` of it.
         interrupts: What the hooks ask a human.
         cancel: The message with which a hook cancelled the node.
         state_changes: What the hooks did to the invocation state.
@@ -1106,6 +1146,8 @@ class HooksOutcome(Wire):
     event: HookEvent | None = None
     node: str | None = None
     visit: int = 0
+    sources: list[str] = Field(default_factory=list)
+    enclosing: list[Enclosing] = Field(default_factory=list)
     interrupts: list[Asked] = Field(default_factory=list)
     cancel: str | None = None
     state_changes: StateChanges = Field(default_factory=StateChanges)

@@ -640,6 +640,23 @@ async def test_a_retry_knows_visits_before_which_a_hook_wrote(server: Server, en
     assert outcome.begun == {"a#1": 1, "b#1": 1, "c#1": 2}
 
 
+async def test_a_retry_knows_nothing_of_an_answer_that_was_refused(
+    client: Client, server: Server, ended: Ended
+) -> None:
+    case, ids = await asking(server, "approval", "b", hold=["broken c#1"])
+    handle = client.get_workflow_handle(case.run.id)
+    for wrong in (f"{ids['b']}?", "b#1:other"):
+        await handle.signal("respond", args=[{ids["b"]: "no", wrong: "yes"}, {"by": "Mallory"}])
+    await case.run.respond({ids["b"]: "yes"})
+    failed(await ended(case), "c#1 broke")
+    case.stage.release("broken c#1")
+    retry = again(server, case, await case.run.retry())
+    outcome = await ended(retry)
+    completed(outcome, "a b c")
+    assert outcome.begun == {"a#1": 1, "b#1": 1, "c#1": 2}
+    assert "by" not in outcome.report.invocation_state
+
+
 async def test_a_retry_knows_the_state_that_came_with_an_answer(
     server: Server, ended: Ended
 ) -> None:

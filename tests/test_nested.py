@@ -561,6 +561,37 @@ async def test_a_retry_takes_over_what_is_done_inside(client: Client) -> None:
         third = await again.retry(from_node="team/b")
         assert (await third.result()).status is Status.COMPLETED
         assert calls == ["first", "a", "b", "b", "last", "b"]
+        fourth = await third.retry(from_node="team")
+        assert (await fourth.result()).status is Status.COMPLETED
+        assert calls == ["first", "a", "b", "b", "last", "b", "a", "b"]
+
+
+async def test_a_retry_takes_over_a_node_that_builds_its_input_from_a_nested_result(
+    client: Client,
+) -> None:
+    """How long the nested graph took is no reason to pay for the node again."""
+    calls: list[str] = []
+
+    def note(name: str) -> Any:
+        def reply(_: str) -> str:
+            calls.append(name)
+            if name == "d" and calls.count("d") == 1:
+                raise ValueError("once")
+            return name
+
+        return reply
+
+    def factory() -> Graph:
+        nodes = {"team": build({"x": note("x")}), "c": note("c"), "d": note("d")}
+        return build(nodes, [("team", "c"), ("c", "d")])
+
+    options = NodeOptions(input=lambda results: f"after {list(results)}")
+    async with serve(client, factory, nodes={"c": options}) as graph:
+        run = await graph.start("T")
+        with pytest.raises(ValueError, match="once"):
+            await run.result()
+        assert (await (await run.retry()).result()).status is Status.COMPLETED
+    assert calls == ["x", "c", "d", "d"]
 
 
 async def test_a_subclass_of_graph_runs_whole_in_one_activity(client: Client) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from strands import Agent
+from strands import Agent, ToolContext, tool
 from strands.multiagent.base import MultiAgentResult, Status
 from strands.multiagent.graph import Graph, GraphResult
 from temporalio.client import Client
@@ -15,7 +15,18 @@ from temporalio.client import Client
 from durable_strands import GraphRegistry, InvalidGraphError, NodeOptions, on_error
 from durable_strands.wire import NodeStatus
 
-from .support import Gate, ScriptedModel, agent, asked_by, build, gated, scheduled, serve
+from .support import (
+    Gate,
+    ScriptedModel,
+    ToolModel,
+    agent,
+    asked_by,
+    build,
+    eventually,
+    gated,
+    scheduled,
+    serve,
+)
 
 # -- error edges ----------------------------------------------------------------------------------
 
@@ -116,6 +127,23 @@ async def test_an_error_in_a_loop_may_lead_back(client: Client) -> None:
         assert (await run.status()).nodes["work"].visits == 3
     assert result.status is Status.COMPLETED
     assert str(result.results["work"].result).strip() == "at last"
+
+
+async def test_an_error_comes_too_late_for_an_any_join(client: Client) -> None:
+    async def late(_: str) -> str:
+        await asyncio.sleep(0.5)
+        raise ValueError("late")
+
+    def factory() -> Graph:
+        return build({"a": "A", "b": late, "j": "J"}, [("a", "j"), ("b", "j", on_error)])
+
+    async with serve(client, factory, nodes={"j": NodeOptions(join="any")}) as graph:
+        run = await graph.start("T")
+        result = await run.result()
+        report = await run.status()
+    assert result.status is Status.COMPLETED
+    assert report.nodes["j"].visits == 1
+    assert report.nodes["b"].status is NodeStatus.FAILED
 
 
 async def test_a_hook_that_cancels_is_no_error(client: Client) -> None:
@@ -242,8 +270,6 @@ async def test_a_mapped_nested_graph_with_an_input_of_its_own_that_asks(client: 
     async with serve(client, factory, nodes={"work": options}) as graph:
         run = await graph.start("T")
 
-        from .support import eventually
-
         async def both() -> list[str]:
             asked = [info.id for info in await run.interrupts()]
             return asked if len(asked) == 2 else []
@@ -254,6 +280,113 @@ async def test_a_mapped_nested_graph_with_an_input_of_its_own_that_asks(client: 
         await run.respond({ids[1]: "yes"})
         assert (await run.result()).status is Status.COMPLETED
     assert sorted(seen) == ["T/a/a b", "T/b/a b"]
+
+
+async def told(graph: Any, task: Any = "T") -> list[tuple[str, str, Any]]:
+    """Return kind, path and result of a stream's events about nodes."""
+    found = []
+    async for event in graph.stream_async(task):
+        path = ""
+        while event.get("type") == "multiagent_node_stream":
+            path, event = f"{path}{event['node_id']}/", event["event"]
+        kind = event.get("type", "").removeprefix("multiagent_")
+        if kind == "handoff":
+            found.append((kind, "+".join(event["to_node_ids"]), event["from_node_ids"]))
+        elif kind.startswith("node"):
+            found.append((kind, f"{path}{event['node_id']}", event.get("node_result")))
+    return found
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_stream_tells_mapped_nested_graphs_apart(client: Client, hooked: bool) -> None:
+    """They run side by side at one path: each starts once, and stops with its own result."""
+
+    async def slow(prompt: str) -> str:
+        await asyncio.sleep(0.2 if "one" in prompt else 0.05)
+        return prompt.splitlines()[-1]
+
+    def factory() -> Graph:
+        inner = build({"do": slow, "then": slow}, [("do", "then")])
+        configure = gated(Gate("nothing")) if hooked else lambda _: None
+        nodes = {"list": "one two three", "work": inner, "join": "J"}
+        return build(nodes, [("list", "work"), ("work", "join")], configure=configure)
+
+    async with serve(client, factory, nodes={"work": NodeOptions(map_over=words)}) as graph:
+        events = await told(graph)
+    kinds = [(kind, path) for kind, path, _ in events]
+    assert kinds[:4] == [
+        ("node_start", "list"),
+        ("node_stop", "list"),
+        ("handoff", "work"),
+        ("node_start", "work"),
+    ]
+    for path, count in (("work", 3), ("work/do", 3), ("work/then", 3), ("join", 1)):
+        assert kinds.count(("node_start", path)) == count
+        assert kinds.count(("node_stop", path)) == count
+    assert kinds.count(("handoff", "work")) == 1
+    assert kinds[-3:] == [("handoff", "join"), ("node_start", "join"), ("node_stop", "join")]
+    stopped = [
+        result.result for kind, path, result in events if (kind, path) == ("node_stop", "work")
+    ]
+    assert sorted(str(result.results["do"].result).strip() for result in stopped) == [
+        "one",
+        "three",
+        "two",
+    ]
+    for result in stopped:
+        assert list(result.results) == ["do", "then"]
+
+
+async def test_a_stream_tells_what_a_mapped_node_in_a_nested_graph_gave(client: Client) -> None:
+    def say(prompt: str) -> str:
+        return prompt.splitlines()[-1]
+
+    def factory() -> Graph:
+        team = build(
+            {"list": "one two three", "work": say, "end": "E"}, [("list", "work"), ("work", "end")]
+        )
+        return build({"team": team, "last": "L"}, [("team", "last")])
+
+    options = NodeOptions(map_over=words)
+    async with serve(client, factory, nodes={"team/work": options}) as graph:
+        events = await told(graph)
+    [team] = [result for kind, path, result in events if (kind, path) == ("node_stop", "team")]
+    assert [node.node_id for node in team.result.execution_order] == ["list", "work", "end"]
+    mapped = team.result.results["work"].result
+    assert isinstance(mapped, MultiAgentResult)
+    assert [str(item.result).strip() for item in mapped.results.values()] == [
+        "one",
+        "two",
+        "three",
+    ]
+
+
+async def test_a_stream_adds_up_what_items_used_around_their_questions(client: Client) -> None:
+    """They ask side by side, and each goes on by itself."""
+
+    @tool(context=True)
+    def sure(tool_context: ToolContext) -> str:
+        """Ask."""
+        return str(tool_context.interrupt("sure", reason="?"))
+
+    def factory() -> Graph:
+        asker = Agent(model=ToolModel("sure"), tools=[sure], callback_handler=None)
+        return build({"list": "one two", "work": asker}, [("list", "work")])
+
+    async with serve(client, factory, nodes={"work": NodeOptions(map_over=words)}) as graph:
+        result = await graph.invoke_async("T")
+        assert len(result.interrupts) == 2
+        answers: Any = [
+            {"interruptResponse": {"interruptId": asked.id, "response": f"yes {index}"}}
+            for index, asked in enumerate(result.interrupts)
+        ]
+        events = await told(graph, answers)
+    stopped = [result for kind, path, result in events if (kind, path) == ("node_stop", "work")]
+    assert sorted(str(result.result).strip() for result in stopped) == [
+        "tool said yes 0",
+        "tool said yes 1",
+    ]
+    assert [result.accumulated_usage["totalTokens"] for result in stopped] == [30, 30]
 
 
 async def test_a_retry_takes_over_the_items_that_are_done(client: Client) -> None:

@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from durable_strands import (
     DurableGraph,
+    GraphNotRegisteredError,
     GraphRegistry,
     InvalidGraphInputError,
     NodeOptions,
@@ -97,6 +98,21 @@ async def test_a_run_that_fails_leaves_what_it_had(client: Client) -> None:
         await graph.invoke_async("one")
         with pytest.raises(ValueError, match="as told"):
             await graph.invoke_async("FAIL")
+        result = await graph.invoke_async("three")
+        await replay_queue(client, queue)
+    assert text(result, "a") == "one | three"
+
+
+async def test_a_run_that_never_began_forgets_nothing(client: Client) -> None:
+    registry = GraphRegistry()
+    registry.add("g", lambda: build({"a": remembering()}))
+    async with worker_for(client, registry) as queue:
+        graph = DurableGraph(client, "g", task_queue=queue, id=f"s9-{queue}", session="s")
+        await graph.invoke_async("one")
+        other = DurableGraph(client, "nope", task_queue=queue, id=f"s9-{queue}", session="s")
+        for _ in range(2):
+            with pytest.raises(GraphNotRegisteredError):
+                await other.invoke_async("two")
         result = await graph.invoke_async("three")
         await replay_queue(client, queue)
     assert text(result, "a") == "one | three"

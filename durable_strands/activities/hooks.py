@@ -70,8 +70,13 @@ async def run_hooks(
     kind: Any = _EVENTS[request.event]
     about = {} if request.node is None else {"node_id": request.node}
     event = kind(source=source, invocation_state=state, **about)
-    path = None if request.node is None else wire.join(request.within, request.node)
-    nothing = wire.HooksOutcome(event=request.event, node=path, visit=request.visit)
+    nothing = wire.HooksOutcome(
+        event=request.event,
+        node=request.path,
+        visit=request.visit,
+        sources=request.sources,
+        enclosing=request.enclosing,
+    )
     found: dict[str, Any] = {}
     try:
         _, interrupts = await source.hooks.invoke_callbacks_async(event)

@@ -58,6 +58,13 @@ class StrandsGraph:
         try:
             request = _read_input(args)
             plan = await _record_plan(request.graph)
+            if plan.swarm is not None and request.session is not None:
+                raise ApplicationError(
+                    f"{plan.graph!r} is a swarm: each turn of its agents begins as they were "
+                    "built, so a session would remember nothing. Start it without one.",
+                    type=wire.ErrorType.INVALID_INPUT,
+                    non_retryable=True,
+                )
             journal = await _read_journal(plan, request.retry_of)
             snapshots = await _read_session(request.session)
         except ApplicationError as refusal:

@@ -14,13 +14,11 @@ from ..wire import (
     Asked,
     CancelledInterrupt,
     InterruptInfo,
+    Visit,
     interrupt_id,
     is_too_deep,
     too_deep,
 )
-
-Visit = tuple[str, int]
-"""A visit: the path of its node, and its number."""
 
 
 class Interrupts:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from pydantic import ValidationError
@@ -25,7 +25,6 @@ from .. import wire
 from .calls import error_info, retry_policy
 from .clock import ActiveClock
 from .commands import Ask, Command, Dispatch, Ending, Finish
-from .interrupts import Visit
 from .place import Place, mapped_plan
 from .report import Inside, RunState
 from .run import Run
@@ -64,7 +63,7 @@ class Orchestration:
         self.state = RunState(run, plan, self._scheduler, self._clock, place)
         self._visits: dict[str, asyncio.Task[Over | None]] = {}
         self._reminders: dict[str, asyncio.Task[None]] = {}
-        self._asking: dict[str, Visit] = {}
+        self._asking: dict[str, wire.Visit] = {}
         self._has_begun = False
         self._rests = False
         self._is_over = False
@@ -193,10 +192,6 @@ class Orchestration:
         """Look for visits of an earlier run that can be taken over."""
         self._post(self._slot_free)
 
-    def slot(self, node: str) -> int:
-        """Return where a node stands in the order of declaration."""
-        return self._scheduler.topology.index[node]
-
     def answered(self, node: str, answers: list[wire.Answer], *, complete: bool) -> None:
         """Take answers to what a node asked; `complete` says that it has all of them."""
         self.state.open_visit(node).answers += answers
@@ -317,7 +312,8 @@ class Orchestration:
         node = command.node
         visit = self.state.open_visit(node)
         if "before_node" in self._plan.hooks and not visit.hooks_done:
-            outcome = await self._hooks("before_node", node, visit.number, visit.answers)
+            sources = [source for source, _ in command.inputs]
+            outcome = await self._hooks("before_node", node, visit.number, sources, visit.answers)
             if outcome.error is not None:
                 return outcome.error
             # As in Strands, a question comes first: after its answer the hooks run again.
@@ -430,8 +426,12 @@ class Orchestration:
         def wake() -> None:
             self._post(lambda: self._goes_on(node, visit.number))
 
-        sources = [source for source, _ in command.inputs]
-        enclosing = wire.Enclosing(visit=visit.number, sources=sources)
+        item = self._place.item(node)
+        enclosing = wire.Enclosing(
+            visit=visit.number,
+            sources=[source for source, _ in command.inputs] if item is None else item.sources,
+            index=None if item is None else item.index,
+        )
         if plan.maps:
             items = tuple(prepared.items or ())
             inner = mapped_plan(plan, self._run.graph, len(items))
@@ -515,14 +515,15 @@ class Orchestration:
         event: wire.HookEvent,
         node: str | None = None,
         visit: int = 0,
-        answers: list[wire.Answer] | None = None,
+        sources: Sequence[str] = (),
+        answers: Sequence[wire.Answer] = (),
     ) -> wire.HooksOutcome:
         """Run the hooks of the graph or swarm for an event by a local activity."""
         about = f" {self.state.path(node)}" if node else ""
         try:
             data = await self._run.local(
                 wire.HOOKS_ACTIVITY,
-                lambda: self.state.hooks_input(event, node, visit, answers or []),
+                lambda: self.state.hooks_input(event, node, visit, [*sources], [*answers]),
                 f"hooks {event}{about}",
             )
             outcome = wire.HooksOutcome.load(data)

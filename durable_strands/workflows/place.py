@@ -41,7 +41,8 @@ class Place:
         if self.items is None:
             return None
         index = int(node)
-        return wire.Item(value=self.items[index], index=index, of=len(self.items))
+        sources = [source for source, _ in self.inputs] if index == 0 else []
+        return wire.Item(value=self.items[index], index=index, of=len(self.items), sources=sources)
 
 
 def mapped_plan(plan: wire.NodePlan, graph: str, count: int) -> wire.GraphPlan:

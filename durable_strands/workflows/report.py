@@ -7,7 +7,7 @@ the Temporal UI. It decides nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -141,7 +141,7 @@ class RunState:
         That is its path; but of a mapped node the visits at its path are those of its items.
         """
         path = self.path(node)
-        return f"{path}[]" if self._nodes[node].maps else path
+        return wire.mapped(path) if self._nodes[node].maps else path
 
     def open_visit(self, node: str) -> OpenVisit:
         """Return the visit of a node that is going on."""
@@ -225,7 +225,12 @@ class RunState:
         ).dump()
 
     def hooks_input(
-        self, event: wire.HookEvent, node: str | None, visit: int, answers: list[wire.Answer]
+        self,
+        event: wire.HookEvent,
+        node: str | None,
+        visit: int,
+        sources: list[str],
+        answers: list[wire.Answer],
     ) -> dict[str, Any]:
         """Return the argument of the hooks activity."""
         return wire.HooksInput(
@@ -233,7 +238,10 @@ class RunState:
             within=self._place.within,
             event=event,
             node=node,
+            path=None if node is None else self.counted_as(node),
             visit=visit,
+            sources=sources,
+            enclosing=list(self._place.enclosing),
             state=self._view(node, reads_message=event == "before_node"),
             invocation_state=self._run.invocation_state,
             answers=answers,
@@ -519,10 +527,14 @@ def fitting_report(state: RunState, now: datetime, limit: int | None) -> dict[st
     is in history, as the result of its activity.
     """
     report = state.report(now)
+    data: dict[str, Any] = {}
     for shortened in (_as_is, _texts_only, _statuses_only, _sums_only):
-        data = shortened(report).dump()
-        if limit is None or len(json.dumps(data)) <= limit:
-            break
+        try:
+            data = shortened(report).dump()
+            if limit is None or len(json.dumps(data)) <= limit:
+                break
+        except (ValueError, RecursionError):  # Nested deeper than JSON can say.
+            continue
     return data
 
 
@@ -546,21 +558,33 @@ def _as_is(report: wire.RunReport) -> wire.RunReport:
 
 
 def _texts_only(report: wire.RunReport) -> wire.RunReport:
-    results = {
-        node: result.model_copy(update={"message": None, "agent_metrics": None, "results": None})
-        for node, result in report.results.items()
-    }
-    return report.model_copy(update={"results": results, "truncated": True})
+    def shorter(result: wire.NodeReport) -> wire.NodeReport:
+        return result.model_copy(update={"message": None, "agent_metrics": None})
+
+    return report.model_copy(
+        update={"results": _each_with(shorter, report.results), "truncated": True}
+    )
 
 
 def _statuses_only(report: wire.RunReport) -> wire.RunReport:
-    results = {
-        node: wire.NodeReport(status=result.status, usage=result.usage, visit=result.visit)
-        for node, result in report.results.items()
+    def bare(result: wire.NodeReport) -> wire.NodeReport:
+        kept = ("status", "usage", "visit", "results", "order", "result_type", "structure")
+        return wire.NodeReport(**{name: getattr(result, name) for name in kept})
+
+    less: dict[str, Any] = {"edges": [], "invocation_state": {}, "truncated": True}
+    return report.model_copy(update={"results": _each_with(bare, report.results), **less})
+
+
+def _each_with(
+    cut: Callable[[wire.NodeReport], wire.NodeReport], results: dict[str, wire.NodeReport]
+) -> dict[str, wire.NodeReport]:
+    """Return results cut down, and so what they hold of nested graphs and of mapped nodes."""
+    return {
+        name: cut(result)
+        if result.results is None
+        else cut(result.model_copy(update={"results": _each_with(cut, result.results)}))
+        for name, result in results.items()
     }
-    return report.model_copy(
-        update={"results": results, "edges": [], "invocation_state": {}, "truncated": True}
-    )
 
 
 def _sums_only(report: wire.RunReport) -> wire.RunReport:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from .. import wire
 from .calls import local
 from .gate import TaskGate
-from .interrupts import Interrupts, Visit
+from .interrupts import Interrupts
 from .journal import Journal
 from .slots import Slots
 
@@ -24,9 +24,6 @@ class Asker(Protocol):
 
     def answered(self, node: str, answers: list[wire.Answer], *, complete: bool) -> None:
         """Take answers to what a node asked; `complete` says that it has all of them."""
-
-    def slot(self, node: str) -> int:
-        """Return where a node stands in the order of declaration."""
 
 
 class Run:
@@ -58,8 +55,11 @@ class Run:
         self.in_session = request.session is not None
         self.show: Callable[[], None] = lambda: None
         self._one_local = asyncio.Lock()
+        self._order: dict[str, int] = {}
+        for position, (path, _) in enumerate(plan.paths()):
+            self._order[path] = self._order[wire.mapped(path)] = position
         self._visits: dict[str, int] = {}
-        self._askers: dict[Visit, tuple[Asker, str]] = {}
+        self._askers: dict[wire.Visit, tuple[Asker, str]] = {}
 
     async def local(
         self, activity: str, argument: Callable[[], dict[str, Any]], summary: str
@@ -99,7 +99,7 @@ class Run:
         self._visits[path] = number = self.visits(path) + 1
         return number
 
-    def ask(self, visit: Visit, questions: list[wire.Asked], asker: Asker, node: str) -> None:
+    def ask(self, visit: wire.Visit, questions: list[wire.Asked], asker: Asker, node: str) -> None:
         """Open the questions of a visit of the asker's node."""
         self.interrupts.ask(visit, questions)
         self._askers[visit] = asker, node
@@ -115,7 +115,7 @@ class Run:
         released = []
         settled = self.interrupts.answer(answers)
         # In declaration order: the members of a JSON object, as the answers are, have none.
-        for visit in sorted(settled, key=self._slot):
+        for visit in sorted(settled, key=self._declared):
             given, complete = settled[visit], not self.interrupts.of(visit)
             asker, node = self._askers[visit]
             asker.answered(node, given, complete=complete)
@@ -124,6 +124,7 @@ class Run:
                 del self._askers[visit]
         return released
 
-    def _slot(self, visit: Visit) -> int:
-        asker, node = self._askers[visit]
-        return asker.slot(node)
+    def _declared(self, visit: wire.Visit) -> tuple[int, int]:
+        """Return what orders visits as their nodes are declared, those of one by number."""
+        path, number = visit
+        return self._order[path], number
