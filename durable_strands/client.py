@@ -403,9 +403,9 @@ class GraphRun(Generic[Result]):
     ) -> GraphRun[Result]:
         """Start a new run that goes on from where this one failed.
 
-        Visits that completed are taken over from this run's history, not run again; conditions
-        are evaluated and hooks called anew. A visit whose input comes out differently now is
-        run again.
+        Visits that completed are taken over from this run's history, not run again, nor are the
+        hooks around them; conditions are evaluated anew, and so are the hooks around nested
+        graphs and swarms. A visit whose input comes out differently now is run again.
 
         Args:
             from_node: A node to run again even if it completed, and with it whatever then gets

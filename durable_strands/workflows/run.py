@@ -68,7 +68,7 @@ class Run:
 
         One at a time: where several are under way when a workflow task ends, a replay may see
         their results in another order than the run did. So hooks and conditions of a run are
-        called one after the other, as in Strands, and each sees what the one before it wrote.
+        called one after the other, and each sees what the one before it wrote.
 
         Args:
             activity: Its type.
