@@ -16,7 +16,7 @@ from strands.types.tools import ToolContext
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
-from durable_strands import DurableGraph, DurableSwarm, GraphRegistry, NodeOptions, on_error
+from durable_strands import DurableGraph, GraphRegistry, NodeOptions, on_error
 from durable_strands.wire import NodeStatus
 
 from .support import Gate, asked_by, build, eventually, gated, serve, worker_for
@@ -159,23 +159,24 @@ async def test_a_mapped_node_is_one_execution_for_limits_and_hooks(client: Clien
 
 async def test_a_session_does_not_remember_turns_nor_mapped_visits(client: Client) -> None:
     registry = GraphRegistry()
-    registry.add_swarm("swarm", lambda: Swarm([remembering("a")]))
     registry.add(
         "mapped",
         lambda: build(
-            {"one": remembering(), "each": remembering(), "team": build({"x": remembering()})}
+            {
+                "one": remembering(),
+                "each": remembering(),
+                "team": build({"x": remembering()}),
+                "swarm": Swarm([remembering("a")]),
+            }
         ),
         nodes={name: NodeOptions(map_over=lambda: ["item"]) for name in ("each", "team")},
     )
     async with worker_for(client, registry) as queue:
-        swarm = DurableSwarm(client, "swarm", task_queue=queue, id=f"sw-{queue}", session="s")
         graph = DurableGraph(client, "mapped", task_queue=queue, id=f"m-{queue}", session="s")
         for task in ("first", "second"):
-            turns = await swarm.invoke_async(task)
             visits = await graph.invoke_async(task)
-    assert " | " not in str(turns.results["a"].result)
     assert str(visits.results["one"].result).strip() == "first | second"
-    for node in ("each", "team"):
+    for node in ("each", "team", "swarm"):
         [answer] = visits.results[node].get_agent_results()
         assert " | " not in str(answer)
 
