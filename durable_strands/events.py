@@ -28,6 +28,14 @@ from .codec import error_to_wire, node_result_from_wire
 
 Events = Iterator[dict[str, Any]]
 
+_NO_ITEMS = wire.NodeReport(
+    status=wire.NodeStatus.COMPLETED,
+    results={},
+    result_type=MultiAgentResult.__name__,
+    execution_count=0,
+)
+"""What a mapped node has given before any of its items has."""
+
 
 @dataclass
 class _Nested:
@@ -262,7 +270,8 @@ class Narrator:
             return
         node = self._id(visit[0])
         if visit in self._index:
-            nested.reports[node] = _with_item(nested.reports[node], self._index[visit], report)
+            mapped = nested.reports.get(node, _NO_ITEMS)  # A retry may take over the first item.
+            nested.reports[node] = _with_item(mapped, self._index[visit], report)
         else:
             nested.reports[node] = report
             nested.order.append(node)
@@ -273,12 +282,7 @@ class Narrator:
         nested = self._around(visit)
         if index == 0 and nested is not None:
             node = self._id(visit[0])
-            nested.reports[node] = wire.NodeReport(
-                status=wire.NodeStatus.COMPLETED,
-                results={},
-                result_type=MultiAgentResult.__name__,
-                execution_count=0,
-            )
+            nested.reports[node] = _NO_ITEMS
             nested.order.append(node)
 
     def _around(self, visit: wire.Visit) -> _Nested | None:

@@ -136,7 +136,7 @@ class HistoryReader:
     # -- nodes ---------------------------------------------------------------------------------
 
     async def _marker(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
-        """Read the result of a local activity: the plan, which comes first, or hooks' doings."""
+        """Read the result of a local activity: the plan, which comes first, hooks, a journal."""
         details = event.marker_recorded_event_attributes.details
         if "result" not in details:
             return
@@ -144,6 +144,9 @@ class HistoryReader:
         if self._narrator is None:
             self._narrator = Narrator(wire.GraphPlan.load(result))
             return
+        for entry in wire.JournalPage.load(result).entries:  # What a retry may take over.
+            taken = entry.outcome
+            self._reports[taken.node, taken.visit] = taken.report
         outcome = wire.HooksOutcome.load(result)
         self._asked |= bool(outcome.interrupts)
         for item in self._narrator.hooked(outcome):

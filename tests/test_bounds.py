@@ -234,6 +234,32 @@ async def test_nested_and_mapped_results_too_large_for_one_payload_are_whole(
     assert {len(said("pairs", i, "p")) for i in "01"} == {400_000 + len("p of one ")}
 
 
+async def test_a_retry_gives_what_it_took_over_whole(client: Client) -> None:
+    calls: list[str] = []
+
+    def long(name: str) -> Any:
+        def reply(_: str) -> str:
+            calls.append(name)
+            if name == "c" and calls.count("c") == 1:
+                raise ValueError("once")
+            return name * 800_000
+
+        return reply
+
+    def factory() -> Graph:
+        nodes = {"a": long("a"), "team": build({"b": long("b")}), "c": long("c")}
+        return build(nodes, [("a", "team"), ("team", "c")])
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        with pytest.raises(ValueError, match="once"):
+            await run.result()
+        result = await (await run.retry()).result()
+    assert calls == ["a", "b", "c", "c"]
+    assert str(result.results["a"].result).strip() == "a" * 800_000
+    assert str(result.results["team"].result.results["b"].result).strip() == "b" * 800_000  # type: ignore[union-attr]
+
+
 # -- sessions ------------------------------------------------------------------------------------
 
 

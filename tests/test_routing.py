@@ -416,6 +416,36 @@ async def test_a_retry_takes_over_the_items_that_are_done(client: Client) -> Non
     assert calls == ["one", "two", "two", "three"]
 
 
+async def test_a_stream_of_a_retry_tells_of_the_items_that_it_runs(client: Client) -> None:
+    calls: list[str] = []
+
+    def work(prompt: str) -> str:
+        word = prompt.splitlines()[-1]
+        calls.append(word)
+        if word == "two" and calls.count("two") == 1:
+            raise ValueError("not yet")
+        return word
+
+    def factory() -> Graph:
+        team = build({"list": "one two three", "work": work}, [("list", "work")])
+        return build({"team": team, "last": "L"}, [("team", "last")])
+
+    options = NodeOptions(map_over=words)
+    async with serve(client, factory, nodes={"team/work": options}, max_concurrency=1) as graph:
+        run = await graph.start("T")
+        with pytest.raises(ValueError, match="not yet"):
+            await run.result()
+        again = await run.retry()
+        events = [event async for event in again.events()]
+    assert calls == ["one", "two", "two", "three"]
+    [team] = [e for e in events if e["type"] == "multiagent_node_stop" and e["node_id"] == "team"]
+    items = team["node_result"].result.results["work"].result.results
+    assert {index: str(item.result).strip() for index, item in items.items()} == {
+        "1": "two",
+        "2": "three",
+    }
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
