@@ -449,11 +449,14 @@ class GraphRun(Generic[Result]):
         """Ask for the run's cancellation: nodes in flight are cancelled, then it ends."""
         await self._handle.cancel()
 
-    async def events(self) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, *, sink: StreamSource | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yield Strands' event dictionaries from the run's beginning to its end.
 
         Unlike `DurableGraph.stream_async` it raises nothing for a failed run: a watcher gets
         its result event like any other.
+
+        Args:
+            sink: The sink that the worker publishes to, for token-level events from now on.
 
         Yields:
             The dictionaries that `DurableGraph.stream_async` yields.
@@ -463,8 +466,15 @@ class GraphRun(Generic[Result]):
                 was cancelled, terminated or timed out.
         """
         reader = HistoryReader(self._handle, self._client.data_converter)
-        async for event in reader.events():
-            yield event
+        if sink is None:
+            async for event in reader.events():
+                yield event
+        else:
+            async with listening(sink, self.id) as live:
+                reader.live = live
+                reader.live_after = (await self._handle.describe()).history_length
+                async for event in live.merge(reader.events()):
+                    yield event
         if reader.closing is not None and reader.closing.error is not None:
             raise reader.closing.error
 

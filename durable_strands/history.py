@@ -53,12 +53,14 @@ class HistoryReader:
     Attributes:
         closing: How the run ended, or what it waits for, once `events` has come to an end.
         live: Is told when activities begin and end, if there is one.
+        live_after: The last event of history that `live` came too late for.
     """
 
     def __init__(self, handle: WorkflowHandle[Any, Any], converter: DataConverter) -> None:
         """Read by `handle`; payloads are decoded by `converter`, the client's own."""
         self.closing: Closing | None = None
         self.live: Live | None = None
+        self.live_after = 0
         self._handle = handle
         self._converter = converter
         self._position = 0
@@ -174,7 +176,7 @@ class HistoryReader:
         """Wait for what an activity that ended has said."""
         activity_id = self._activities.pop(scheduled)
         attempt = self._attempts.pop(scheduled, 1)
-        if self.live is not None:
+        if self.live is not None and self._position > self.live_after:
             await self.live.ended(activity_id, attempt)
 
     async def _completed(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -309,6 +310,42 @@ async def test_a_failure_comes_after_what_was_said(client: Client) -> None:
                 events.append(event)  # noqa: PERF401
 
     assert words_of(events) == [("node_start", "a"), ("almost", "a"), ("node_stop", "a")]
+
+
+async def test_a_watcher_who_comes_later_hears_the_rest(client: Client) -> None:
+    """What was said before is not waited for, nor what a run said that has ended."""
+    sink = LocalSink()
+    said, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Talker):
+        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            async for event in super().stream(messages):
+                yield event
+                if event.get("contentBlockDelta", {}).get("delta", {}).get("text") == "Wor":
+                    said.set()
+                    await go_on.wait()
+
+    def factory() -> Graph:
+        slow = Agent(model=Slow("Wor", "ld"), callback_handler=None)
+        return build({"a": talker("Hel", "lo"), "b": slow}, [("a", "b")])
+
+    async def heard(run: Any) -> list[tuple[str, str]]:
+        began = time.monotonic()
+        events = []
+        async for event in run.events(sink=sink):
+            events.append(event)
+            go_on.set()
+        assert time.monotonic() - began < 0.9, "it waits for nothing that won't come"
+        return words_of(events)
+
+    async with serving(client, factory, sink, None) as graph:
+        run = await graph.start("T")
+        await said.wait()
+        live = await heard(run)
+        later = await heard(run)
+    quiet = [item for item in EXPECTED if item[0] not in ("Hel", "lo", "Wor")]
+    assert live == quiet
+    assert later == [item for item in quiet if item[0] != "ld"]
 
 
 async def test_a_stream_can_be_left_early(client: Client) -> None:
