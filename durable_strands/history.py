@@ -402,22 +402,33 @@ async def last_snapshots(
         The snapshots, and whether the run was told in full with which its agents begin.
     """
     snapshots: dict[str, dict[str, Any]] = {}
+    remembering: set[str] | None = None
     was_told = False
+
+    def remember(outcome: wire.NodeOutcome) -> None:
+        if outcome.snapshot is not None and outcome.node in (remembering or ()):
+            snapshots[outcome.node] = outcome.snapshot
+
     for event in events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             completed = event.activity_task_completed_event_attributes
             outcome = wire.NodeOutcome.load(await decode(completed.result, converter))
-            if outcome.snapshot is not None and not outcome.interrupts:
-                snapshots[outcome.node] = outcome.snapshot
+            if not outcome.interrupts:
+                remember(outcome)
         elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
             details = event.marker_recorded_event_attributes.details
-            result = await decode(details["result"], converter) if "result" in details else {}
+            if "result" not in details:
+                continue
+            result = await decode(details["result"], converter)
+            if remembering is None:  # The plan comes first.
+                nodes = wire.GraphPlan.load(result).paths()
+                remembering = {path for path, node in nodes if node.remembers}
+                continue
             page = wire.SessionPage.load(result)
             snapshots |= page.snapshots
             was_told |= page.run_id is not None and not page.more
             for entry in wire.JournalPage.load(result).entries:
-                if entry.outcome.snapshot is not None:
-                    snapshots[entry.outcome.node] = entry.outcome.snapshot
+                remember(entry.outcome)
     return snapshots, was_told
 
 

@@ -416,6 +416,38 @@ async def test_a_retry_takes_over_the_items_that_are_done(client: Client) -> Non
     assert calls == ["one", "two", "two", "three"]
 
 
+async def test_agents_in_a_mapped_loop_remember_their_own_item_only(client: Client) -> None:
+    """They visit the same paths side by side."""
+
+    class Remembering(ScriptedModel):
+        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            texts = [m["content"][-1]["text"] for m in messages if m["role"] == "user"]
+            last = texts[0].splitlines()[-1]
+            await asyncio.sleep(0.05 if last == "one" else 0.01)
+            self.reply = f"{last} {len(texts)}"
+            async for event in super().stream(messages):
+                yield event
+
+    def again(state: Any) -> bool:
+        return "3" not in str(state.results["speak"].result)
+
+    def factory() -> Graph:
+        speaker = Agent(model=Remembering(""), callback_handler=None)
+        loop = build(
+            {"speak": speaker, "listen": "ok"},
+            [("speak", "listen", again), ("listen", "speak")],
+            entries=["speak"],
+        )
+        return build({"list": "one two", "work": loop}, [("list", "work")])
+
+    async with serve(client, factory, nodes={"work": NodeOptions(map_over=words)}) as graph:
+        result = await graph.invoke_async("T")
+    mapped = result.results["work"].result
+    assert isinstance(mapped, MultiAgentResult)
+    said = [str(item.result.results["speak"].result).strip() for item in mapped.results.values()]  # type: ignore[union-attr]
+    assert said == ["one 3", "two 3"]
+
+
 async def test_a_stream_of_a_retry_tells_of_the_items_that_it_runs(client: Client) -> None:
     calls: list[str] = []
 

@@ -267,14 +267,25 @@ def _node_plan(
 
 
 def _with_carried_state(
-    plan: wire.GraphPlan, template: Graph | Swarm, *, comes_again: bool
+    plan: wire.GraphPlan,
+    template: Graph | Swarm,
+    *,
+    comes_again: bool = False,
+    remembers: bool = True,
 ) -> wire.GraphPlan:
     """Mark the nodes whose agents' state travels: those that keep it and can come again.
 
     What can come again is a node in a cycle, an entry point that other nodes lead to, under
     Strands' rule a node that several lead to, whatever lies downstream of one of these, and all
     that is nested in what can come again. An agent of a swarm starts each turn afresh, as in
-    Strands, and so do the visits of a mapped node, which run side by side.
+    Strands, and so do the visits of a mapped node, which run side by side; within such a visit,
+    if it is a graph's, agents keep their state as in any graph.
+
+    Args:
+        plan: The plan of a graph or swarm.
+        template: What it is the plan of.
+        comes_again: Whether it lies in what can come again.
+        remembers: Whether its agents' state goes into the next run of a session.
     """
     shape = topology_of(plan)
     again = [
@@ -294,13 +305,20 @@ def _with_carried_state(
 
     def marked(node: wire.NodePlan, repeats: bool) -> wire.NodePlan:
         executor = template.nodes[node.id].executor
+        if node.plan is not None and is_nested(executor):
+            nested = _with_carried_state(
+                node.plan,
+                executor,
+                comes_again=repeats and not node.maps,
+                remembers=remembers and not node.maps,
+            )
+            return node.model_copy(update={"plan": nested})
         if node.maps or plan.swarm is not None:
             return node
-        if node.plan is not None and is_nested(executor):
-            nested = _with_carried_state(node.plan, executor, comes_again=repeats)
-            return node.model_copy(update={"plan": nested})
         keeps = node.on_revisit == "keep" and can_snapshot(executor)
-        return node.model_copy(update={"carries_state": keeps and repeats, "remembers": keeps})
+        return node.model_copy(
+            update={"carries_state": keeps and repeats, "remembers": keeps and remembers}
+        )
 
     nodes = [marked(node, repeats) for node, repeats in zip(plan.nodes, again, strict=True)]
     return plan.model_copy(update={"nodes": nodes})

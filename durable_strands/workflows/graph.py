@@ -71,7 +71,7 @@ class StrandsGraph:
             self._refusal = refusal.message
             raise
         self._run = Run(plan, request, journal)
-        self._run.snapshots.update(snapshots)
+        self._run.snapshots.update({(path, None): agent for path, agent in snapshots.items()})
         self._root = Orchestration(self._run, plan, _place_of(plan, request))
         self._run.show = self._root.show
         await self._root.drive()

@@ -440,6 +440,7 @@ class Orchestration:
                 within=self.state.path(node),
                 result_type="MultiAgentResult",
                 items=items,
+                item_visit=self._place.item_visit,
                 inputs=command.inputs,
                 enclosing=self._place.enclosing,
                 wake=wake,
@@ -451,6 +452,11 @@ class Orchestration:
                 task=self.state.task_of(command) if prepared.blocks is None else prepared.blocks,
                 within=self.state.path(node),
                 result_type="GraphResult" if inner.swarm is None else "SwarmResult",
+                item_visit=(
+                    self._place.item_visit
+                    if self._place.items is None
+                    else (self.state.path(node), visit.number)
+                ),
                 enclosing=(*self._place.enclosing, enclosing),
                 wake=wake,
             )

@@ -19,6 +19,8 @@ class Place:
         within: Path of the node that it is in; empty for the outermost.
         result_type: Name of Strands' class for its result.
         items: What a mapped node is mapped over, each a visit of the node at `within`.
+        item_visit: The visit of a mapped node that it takes place in, if it does: what its agents
+            remember is that visit's own.
         inputs: `(source, result)` that a mapped node consumed.
         enclosing: The visits that it takes place in, the outermost first.
         wake: Called when it came to rest, and may go on; None for the outermost, which doesn't.
@@ -28,6 +30,7 @@ class Place:
     within: str = ""
     result_type: str = "GraphResult"
     items: tuple[JsonValue, ...] | None = None
+    item_visit: wire.Visit | None = None
     inputs: tuple[tuple[str, wire.NodeReport], ...] = ()
     enclosing: tuple[wire.Enclosing, ...] = ()
     wake: Callable[[], None] | None = None

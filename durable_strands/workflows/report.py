@@ -181,7 +181,7 @@ class RunState:
             enclosing=list(self._place.enclosing),
             invocation_state=self._run.invocation_state,
             answers=visit.answers,
-            snapshot=visit.snapshot or self._run.snapshots.get(path),
+            snapshot=visit.snapshot or self._run.snapshots.get((path, self._place.item_visit)),
             carries_state=plan.carries_state or (plan.remembers and self._run.in_session),
             node_timeout=plan.node_timeout,
             payload_limit=self._run.payload_limit,
@@ -327,7 +327,7 @@ class RunState:
         """
         self._run.merge(outcome.state_changes)
         if outcome.snapshot is not None:
-            self._run.snapshots[self.path(node)] = outcome.snapshot
+            self._run.snapshots[self.path(node), self._place.item_visit] = outcome.snapshot
         handoff = self._open[node].handoff or outcome.handoff
         report = self.close(node, outcome.report)
         self._execution_count += report.execution_count
@@ -349,6 +349,8 @@ class RunState:
     def close(self, node: str, last: wire.NodeReport) -> wire.NodeReport:
         """End a visit: count what it used, and forget what only mattered while it was open."""
         visit = self._open.pop(node)
+        if self._place.items is not None:
+            self._run.forget((self.path(node), visit.number))
         report = visit.whole(last)
         if report.visit != visit.number:
             report = report.model_copy(update={"visit": visit.number})

@@ -37,7 +37,8 @@ class Run:
         journal: What an earlier run has done.
         slots: Concurrency slots.
         gate: Keeps workflow tasks small enough.
-        snapshots: Agents' snapshots by path, from their last visits.
+        snapshots: Agents' snapshots from their last visits, by path, and by the visit of a mapped
+            node that they take place in: visits of one run side by side at the same paths.
         in_session: Whether agents keep their memory for the next run of a session.
         show: Shows in the Temporal UI how the run stands.
     """
@@ -51,7 +52,7 @@ class Run:
         self.journal = journal
         self.slots = Slots(min(plan.max_concurrency or _MOST_AT_ONCE, _MOST_AT_ONCE))
         self.gate = TaskGate()
-        self.snapshots: dict[str, dict[str, Any]] = {}
+        self.snapshots: dict[tuple[str, wire.Visit | None], dict[str, Any]] = {}
         self.in_session = request.session is not None
         self.show: Callable[[], None] = lambda: None
         self._one_local = asyncio.Lock()
@@ -85,6 +86,11 @@ class Run:
     def merge(self, changes: wire.StateChanges) -> None:
         """Merge changes into the invocation state; the later in history wins."""
         changes.apply(self.invocation_state)
+
+    def forget(self, item_visit: wire.Visit) -> None:
+        """Forget what agents remember of a mapped node's visit that is over."""
+        for key in [key for key in self.snapshots if key[1] == item_visit]:
+            del self.snapshots[key]
 
     def visits(self, path: str) -> int:
         """Return how many visits the node at a path has had."""
