@@ -165,7 +165,7 @@ async def test_a_session_does_not_remember_turns_nor_mapped_visits(client: Clien
             {
                 "one": remembering(),
                 "each": remembering(),
-                "team": build({"x": remembering()}, [("x", "x", lambda _: False)]),
+                "team": build({"x": remembering()}, [("x", "x", lambda _: False)], entries=["x"]),
                 "swarm": Swarm([remembering("a")]),
             }
         ),
