@@ -35,10 +35,9 @@ from typing_extensions import TypeVar
 
 from . import wire
 from .codec import (
-    INTERNAL_KEYS,
-    TOOL_KEYS,
     error_from_wire,
     is_json,
+    loop_keys,
     result_from_wire,
     task_to_wire,
 )
@@ -549,12 +548,10 @@ def _checked_state(invocation_state: dict[str, Any]) -> dict[str, Any]:
         raise InvalidGraphInputError(
             f"invocation_state is a {type(invocation_state).__name__}; it must be a dict."
         )
-    internal = INTERNAL_KEYS
-    if INTERNAL_KEYS & invocation_state.keys():
-        internal |= TOOL_KEYS  # It comes from an agent: this graph is a node of another.
+    own = loop_keys(invocation_state)  # Strands', if this graph is a node of another.
     state = {}
     for key, value in invocation_state.items():
-        if key in internal:
+        if key in own:
             continue
         if not is_json(value):
             raise InvalidGraphInputError(

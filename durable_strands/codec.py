@@ -48,8 +48,8 @@ INTERNAL_KEYS = frozenset(
 )
 """Keys that Strands' event loop keeps in an invocation state for itself.
 
-They never cross a node's border: they hold live objects, and `request_state` of one node would
-stop the agents of later ones (docs/decisions.md).
+What it keeps there never crosses a node's border: it holds live objects, and `request_state` of one
+node would stop the agents of later ones (docs/decisions.md). See `loop_keys`.
 """
 
 
@@ -58,6 +58,19 @@ TOOL_KEYS = frozenset({"messages", "model", "system_prompt", "tool_config"})
 
 It is the node's own affair, so it stays there, whatever it overwrites.
 """
+
+
+def loop_keys(state: Mapping[Any, Any]) -> frozenset[str]:
+    """Return the keys that Strands' event loop keeps in an invocation state.
+
+    They are so only in a state that an agent has had: before, `model` or `messages` is a key of the
+    user's like any other.
+    """
+    had_by_agent = any(str(key).startswith("event_loop_") for key in state)
+    if had_by_agent or not is_json(state.get("agent")):
+        return INTERNAL_KEYS | TOOL_KEYS
+    return frozenset()
+
 
 _LONGEST_MESSAGE = 2000
 _FRAMES = 4
@@ -164,8 +177,10 @@ def _metrics_from_wire(data: dict[str, Any]) -> EventLoopMetrics:
 
 def error_to_wire(error: BaseException) -> wire.ErrorInfo:
     """Return an exception's name, module and message, and where it was raised."""
+    name = type(error).__qualname__
     return wire.ErrorInfo(
         type=type(error).__name__,
+        qualname=None if name == type(error).__name__ else name,
         module=type(error).__module__,
         message=_short(_message(error), _LONGEST_MESSAGE),
         trace=_short(
@@ -300,14 +315,32 @@ def error_from_wire(error: wire.ErrorInfo) -> Exception:
     At hand are builtins and what this process has imported already. Nothing is imported for
     the purpose: a name on the wire must not make this side run code.
     """
-    module = builtins if error.module == "builtins" else sys.modules.get(error.module)
-    found = getattr(module, error.type, None)
+    found: Any = builtins if error.module == "builtins" else sys.modules.get(error.module)
+    for part in (error.qualname or error.type).split("."):
+        found = getattr(found, part, None)
     if isinstance(found, type) and issubclass(found, Exception):
-        try:
-            return found(error.message)
-        except Exception:
-            pass
+        with contextlib.suppress(Exception):
+            if _message(raised := found(error.message)) == error.message:
+                return raised
+        with contextlib.suppress(Exception):
+            return _saying(found, error.message)
     return RuntimeError(f"{error.type}: {error.message}")
+
+
+def _saying(kind: type[Exception], message: str) -> Exception:
+    """Return an exception of a class whose constructor takes more, or other, than a message.
+
+    It has the class's type and text, but none of its attributes: those didn't travel.
+    """
+    namespace = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__str__": lambda _: message,
+    }
+    restored: type[Exception] = type(kind.__name__, (kind,), namespace)
+    error = restored.__new__(restored)
+    error.args = (message,)
+    return error
 
 
 def structured_output_from_wire(report: wire.NodeReport) -> BaseModel | None:

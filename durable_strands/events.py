@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from strands.agent import AgentResult
 from strands.interrupt import Interrupt
 from strands.multiagent.base import MultiAgentResult, NodeResult
 from strands.types._events import (
@@ -45,11 +46,15 @@ class _Nested:
         within: The visit of another that it takes place in, if it does.
         order: Ids of what completed inside it.
         reports: Latest report of each node inside it.
+        used: What all that ended inside it has used.
+        rests: Whether it waits for nothing but humans, and that was told.
     """
 
     within: wire.Visit | None
     order: list[str] = field(default_factory=list)
     reports: dict[str, wire.NodeReport] = field(default_factory=dict)
+    used: wire.NodeReport = field(default_factory=lambda: _NO_ITEMS)
+    rests: bool = False
 
 
 class Narrator:
@@ -71,6 +76,7 @@ class Narrator:
         self._above: dict[str, tuple[str, ...]] = {}
         self._semantics: dict[str, wire.Semantics] = {}
         self._turns: set[str] = set()
+        self._hooked_after: set[str] = set()
         self._note_above(plan, ())
         self._nested: dict[wire.Visit, _Nested] = {}
         self._within: dict[wire.Visit, wire.Visit | None] = {}
@@ -78,6 +84,9 @@ class Narrator:
         self._handed: dict[wire.Visit, None] = {}
         self._announced: dict[wire.Visit, None] = {}
         self._parts: dict[wire.Visit, wire.NodeOutcome] = {}
+        self._running: dict[wire.Visit, None] = {}
+        self._asking: dict[wire.Visit, list[Interrupt]] = {}
+        self._handoffs: dict[wire.Visit, wire.Handoff] = {}
 
     def _note_above(self, plan: wire.GraphPlan, above: tuple[str, ...]) -> None:
         within = above[-1] if above else ""
@@ -90,6 +99,8 @@ class Narrator:
                 self._semantics[name] = plan.semantics
                 if plan.swarm is not None:
                     self._turns.add(name)
+                if "after_node" in plan.hooks:
+                    self._hooked_after.add(name)
             if node.plan is not None:
                 self._note_above(node.plan, (*above, path))
 
@@ -99,18 +110,23 @@ class Narrator:
         """Tell that a visit begins, or goes on after a question."""
         visit = argument.node, argument.visit
         yield from self._enter(visit, argument.enclosing)
-        sources = [dependency.source for dependency in argument.dependencies]
+        sources = argument.dependencies
         if argument.item is not None:
             sources = argument.item.sources
             self._begin_item(visit, argument.item.index)
         yield from self._hand_over(visit, sources)
         yield from self._start(visit)
+        self._running[visit] = None
 
     def hooked(self, outcome: wire.HooksOutcome) -> Events:
-        """Tell what hooks before a node have done."""
-        if outcome.event != "before_node" or outcome.node is None:
+        """Tell what hooks around a node have done."""
+        visit = path, number = outcome.node or "", outcome.visit
+        if outcome.event == "after_node" and visit in self._handoffs:
+            handoff = self._handoffs.pop(visit)
+            if outcome.error is None:
+                yield self._handed_over(path, handoff)
+        if outcome.event != "before_node":
             return
-        visit = path, number = outcome.node, outcome.visit
         if path not in self._turns:  # Hooks of a swarm come before the turn's start.
             yield from self._enter(visit, outcome.enclosing)
             yield from self._hand_over(visit, outcome.sources)
@@ -143,10 +159,14 @@ class Narrator:
 
     def completed(self, outcome: wire.NodeOutcome) -> Events:
         """Tell that a visit has ended, or asks."""
-        visit = path, _ = outcome.node, outcome.visit
+        visit = path, number = outcome.node, outcome.visit
+        self._running.pop(visit, None)
         if outcome.interrupts:
             if path in self._turns:  # In a swarm, a turn that asks has stopped, too.
                 stopped = node_result_from_wire(outcome.report)
+                stopped.interrupts = _interrupts(path, number, outcome.interrupts)
+                if isinstance(stopped.result, AgentResult):
+                    stopped.result.interrupts = stopped.interrupts
                 yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), stopped))
             yield from self.interrupted(visit, outcome.interrupts)
             return
@@ -154,29 +174,67 @@ class Narrator:
         result = node_result_from_wire(outcome.report)
         yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
         if outcome.handoff is not None:
-            handoff = outcome.handoff
-            yield self._tell(
-                path,
-                MultiAgentHandoffEvent([self._id(path)], [handoff.target], handoff.message),
-            )
+            if path in self._hooked_after:  # It stands if they let it.
+                self._handoffs[visit] = outcome.handoff
+            else:
+                yield self._handed_over(path, outcome.handoff)
 
     def failed(self, visit: wire.Visit, error: Exception, report: wire.NodeReport) -> Events:
         """Tell that a visit has failed for good."""
         path, _ = visit
+        self._running.pop(visit, None)
         self._remember(visit, report)
         result = NodeResult(result=error, status=node_result_from_wire(report).status)
         result.execution_count = 1
         yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
 
     def interrupted(self, visit: wire.Visit, asked: list[wire.Asked]) -> Events:
-        """Tell that a visit asks, and so whatever it is nested in."""
+        """Tell that a visit asks."""
         path, number = visit
-        interrupts = [
-            Interrupt(wire.interrupt_id(path, number, item.strands_id), item.name, item.reason)
-            for item in asked
+        self._asking[visit] = interrupts = _interrupts(path, number, asked)
+        yield self._tell(path, MultiAgentNodeInterruptEvent(self._id(path), interrupts))
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether something nested waits for nothing but humans, if nothing more has begun."""
+        return any(self._resting())
+
+    def rested(self) -> Events:
+        """Tell of what is nested that it asks, once it waits for nothing but humans."""
+        for visit in sorted(self._resting(), key=lambda visit: -len(self._above[visit[0]])):
+            path, _ = visit
+            nested = self._nested[visit]
+            nested.rests = True
+            asked = [
+                interrupt
+                for asking, interrupts in self._asking.items()
+                if visit in self._chain(asking)
+                for interrupt in interrupts
+            ]
+            report = self._report_of(visit, nested)
+            report = report.model_copy(update={"status": wire.NodeStatus.INTERRUPTED})
+            inner = node_result_from_wire(report).result
+            assert isinstance(inner, MultiAgentResult), "a report with results is that of several"
+            inner.interrupts = asked
+            told = MultiAgentResultEvent(result=inner).as_dict()
+            yield self._tell(path, MultiAgentNodeStreamEvent(self._id(path), told))
+            yield self._tell(path, MultiAgentNodeInterruptEvent(self._id(path), asked))
+
+    def _resting(self) -> list[wire.Visit]:
+        busy = {around for visit in self._running for around in self._chain(visit)}
+        asking = dict.fromkeys(around for visit in self._asking for around in self._chain(visit))
+        return [
+            visit
+            for visit in asking
+            if visit not in busy and visit in self._nested and not self._nested[visit].rests
         ]
-        for asking in (path, *reversed(self._above.get(path, ()))):
-            yield self._tell(asking, MultiAgentNodeInterruptEvent(self._id(asking), interrupts))
+
+    def _chain(self, visit: wire.Visit) -> Iterator[wire.Visit]:
+        """Yield the nested visits that a visit takes place in, the innermost first."""
+        within = self._within.get(visit)
+        while within is not None:
+            yield within
+            within = self._within.get(within)
 
     def ended(self, report: wire.RunReport) -> Events:
         """Tell what has stopped with the run, of what is nested: as the run reports it."""
@@ -191,7 +249,8 @@ class Narrator:
     # -- nested graphs and swarms --------------------------------------------------------------
 
     def _enter(self, visit: wire.Visit, enclosing: list[wire.Enclosing]) -> Events:
-        """Tell of the visits that a visit takes place in, as far as they are new."""
+        """Tell of the visits that a visit takes place in, as far as they are new, or rested."""
+        self._asking.pop(visit, None)
         within: wire.Visit | None = None
         for path, around in zip(self._above.get(visit[0], ()), enclosing, strict=False):
             nested = path, around.visit
@@ -201,6 +260,9 @@ class Narrator:
                 if around.index is not None:
                     self._begin_item(nested, around.index)
                 yield from self._hand_over(nested, around.sources)
+                yield from self._start(nested)
+            elif self._nested[nested].rests:
+                self._nested[nested].rests = False
                 yield from self._start(nested)
             self._announced.pop(nested, None)
             within = nested
@@ -221,13 +283,27 @@ class Narrator:
             if nested.within == within and path in (None, visit[0])
         ]
 
-    def _leave(self, visit: wire.Visit, report: wire.NodeReport | None = None) -> Events:
+    def _leave(
+        self,
+        visit: wire.Visit,
+        report: wire.NodeReport | None = None,
+        ending: wire.NodeReport | None = None,
+    ) -> Events:
+        """Tell that a nested visit has stopped.
+
+        Args:
+            visit: The visit.
+            report: Its report, if it is known.
+            ending: What is known of its report, else.
+        """
         for deeper in self._inside(visit):
             yield from self._leave(deeper)
         path, _ = visit
         nested = self._nested.pop(visit)
         if report is None:
             report = self._report_of(visit, nested)
+            if ending is not None and ending.visit == visit[1]:
+                report = report.ending_as(ending)
         result = node_result_from_wire(report)
         if isinstance(result.result, MultiAgentResult):
             inner = MultiAgentResultEvent(result=result.result).as_dict()
@@ -240,9 +316,6 @@ class Narrator:
         path, number = visit
         plan = self._nodes[path].plan
         assert plan is not None, "a nested graph or swarm has a plan"
-        usage = wire.Usage()
-        for inner in nested.reports.values():
-            usage += inner.usage
         return wire.NodeReport(
             status=wire.NodeStatus.COMPLETED,
             results=nested.reports,
@@ -256,10 +329,10 @@ class Narrator:
                 entry_points=plan.entry_points,
                 completed_nodes=len(nested.reports),
             ),
-            usage=usage,
-            latency_ms=sum(inner.latency_ms for inner in nested.reports.values()),
-            execution_time=sum(inner.execution_time for inner in nested.reports.values()),
-            execution_count=len(nested.order),
+            usage=nested.used.usage,
+            latency_ms=nested.used.latency_ms,
+            execution_time=nested.used.execution_time,
+            execution_count=nested.used.execution_count,
             visit=number,
         )
 
@@ -269,6 +342,7 @@ class Narrator:
         if nested is None:
             return
         node = self._id(visit[0])
+        nested.used = _sum(nested.used, report)
         if visit in self._index:
             mapped = nested.reports.get(node, _NO_ITEMS)  # A retry may take over the first item.
             nested.reports[node] = _with_item(mapped, self._index[visit], report)
@@ -291,7 +365,7 @@ class Narrator:
 
     # -- single events -------------------------------------------------------------------------
 
-    def _hand_over(self, visit: wire.Visit, sources: list[str]) -> Events:
+    def _hand_over(self, visit: wire.Visit, sources: list[wire.Dependency]) -> Events:
         """Tell that a node reads others' results; so nested ones among them have stopped."""
         path, _ = visit
         if not sources or visit in self._handed or self._announcement(visit) is not None:
@@ -299,10 +373,17 @@ class Narrator:
         self._handed[visit] = None
         above = self._above.get(path, ())
         within = above[-1] if above else ""
-        for source in sources:
-            for nested in self._inside(self._within.get(visit), wire.join(within, source)):
-                yield from self._leave(nested)
-        yield self._tell(path, MultiAgentHandoffEvent(sources, [self._id(path)]))
+        for read in sources:
+            for nested in self._inside(self._within.get(visit), wire.join(within, read.source)):
+                yield from self._leave(nested, ending=read.nested)
+        names = [read.source for read in sources]
+        yield self._tell(path, MultiAgentHandoffEvent(names, [self._id(path)]))
+
+    def _handed_over(self, path: str, handoff: wire.Handoff) -> dict[str, Any]:
+        """Return the event of a handoff in a swarm, in Strands' words if it has none."""
+        message = handoff.message or "Agent handoff occurred"
+        event = MultiAgentHandoffEvent([self._id(path)], [handoff.target], message)
+        return self._tell(path, event)
 
     def _start(self, visit: wire.Visit) -> Events:
         """Tell that a visit starts, unless hooks before it have announced it."""
@@ -336,16 +417,28 @@ class Narrator:
         return told
 
 
+def _interrupts(path: str, visit: int, asked: list[wire.Asked]) -> list[Interrupt]:
+    return [
+        Interrupt(wire.interrupt_id(path, visit, item.strands_id), item.name, item.reason)
+        for item in asked
+    ]
+
+
+def _sum(one: wire.NodeReport, other: wire.NodeReport) -> wire.NodeReport:
+    """Return the first report with what the second used added."""
+    return one.model_copy(
+        update={
+            "usage": one.usage + other.usage,
+            "latency_ms": one.latency_ms + other.latency_ms,
+            "execution_time": one.execution_time + other.execution_time,
+            "execution_count": one.execution_count + other.execution_count,
+        }
+    )
+
+
 def _with_item(report: wire.NodeReport, index: int, item: wire.NodeReport) -> wire.NodeReport:
     """Return the report of a mapped node with the report of one more item."""
     results = {int(key): result for key, result in (report.results or {}).items()} | {index: item}
-    return report.model_copy(
-        update={
-            "results": {str(key): results[key] for key in sorted(results)},
-            "order": {"results": [str(key) for key in sorted(results)]},
-            "usage": report.usage + item.usage,
-            "latency_ms": report.latency_ms + item.latency_ms,
-            "execution_time": max(report.execution_time, item.execution_time),
-            "execution_count": report.execution_count + item.execution_count,
-        }
-    )
+    names = [str(key) for key in sorted(results)]
+    in_order = {name: results[int(name)] for name in names}
+    return _sum(report, item).model_copy(update={"results": in_order, "order": {"results": names}})

@@ -87,6 +87,9 @@ class HistoryReader:
             if event.event_id <= self._position:
                 continue
             self._position = event.event_id
+            if event.event_type in _WAKING and self._may_rest:
+                for told in self._tell.rested():
+                    yield told
             translate = _TRANSLATORS.get(event.event_type)
             if translate is not None:
                 async for item in translate(self, event):
@@ -95,6 +98,9 @@ class HistoryReader:
                 self._deciding = True
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                 self._deciding = False
+            if self._may_rest and await self._is_read():
+                for told in self._tell.rested():
+                    yield told
             if until_interrupted and self._asked and await self._is_interrupted():
                 break
         if self.closing is not None and self.closing.report is not None:
@@ -106,6 +112,10 @@ class HistoryReader:
                 for told in self._narrator.ended(report):
                     yield told
             yield MultiAgentResultEvent(result=result_from_wire(report)).as_dict()
+
+    @property
+    def _may_rest(self) -> bool:
+        return not self._deciding and self._narrator is not None and self._narrator.may_rest
 
     async def _is_interrupted(self) -> bool:
         """Say whether the run waits for nothing but humans, and history is read to its end.

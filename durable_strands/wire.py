@@ -440,12 +440,14 @@ class ErrorInfo(Wire):
 
     Attributes:
         type: Name of its class.
+        qualname: Qualified name of a class that is nested in another.
         message: Its text.
         module: Module of its class.
         trace: Where it was raised: the innermost frames, as Python prints them.
     """
 
     type: str
+    qualname: str | None = None
     message: str = ""
     module: str = ""
     trace: str = ""
@@ -548,6 +550,18 @@ def _added(earlier: Any, later: Any) -> Any:
     return earlier if later is None else later
 
 
+_ENDING: tuple[str, ...] = (
+    "status",
+    "reason",
+    "error",
+    "usage",
+    "latency_ms",
+    "execution_time",
+    "execution_count",
+    "visit",
+)
+
+
 class NodeReport(Ordered):
     """What one visit of a node gave: Strands' `NodeResult` on the wire.
 
@@ -603,6 +617,14 @@ class NodeReport(Ordered):
                 "agent_metrics": _added(earlier.agent_metrics, self.agent_metrics),
             }
         )
+
+    def ending(self) -> NodeReport:
+        """Return how it ended and what it used, without what it gave."""
+        return NodeReport(**{name: getattr(self, name) for name in _ENDING})
+
+    def ending_as(self, ending: NodeReport) -> NodeReport:
+        """Return this report of what was given, with `ending` in the place of its own."""
+        return self.model_copy(update={name: getattr(ending, name) for name in _ENDING})
 
     def agent_texts(self) -> list[AgentText]:
         """Return what the agents of this result said, nested results flattened, as Strands does.
@@ -752,11 +774,14 @@ class Dependency(Wire):
         source: Id of the upstream node.
         texts: What it said.
         report: All of its result, for a node with functions of its own that read it.
+        nested: Of a nested graph or swarm, or a mapped node, how it ended and what it used: that
+            it has ended is no event of its own in history.
     """
 
     source: str
     texts: list[AgentText] = Field(default_factory=list)
     report: NodeReport | None = None
+    nested: NodeReport | None = None
 
 
 class AgentCard(Wire):
@@ -806,13 +831,13 @@ class Item(Wire):
         value: The item.
         index: Its index, from 0.
         of: How many there are.
-        sources: Of the first one, ids of the nodes whose results the node consumed.
+        sources: Of the first one, whose results the node consumed, without texts.
     """
 
     value: JsonValue
     index: int
     of: int
-    sources: list[str] = Field(default_factory=list)
+    sources: list[Dependency] = Field(default_factory=list)
 
 
 class Enclosing(Wire):
@@ -820,23 +845,33 @@ class Enclosing(Wire):
 
     Attributes:
         visit: Its number.
-        sources: Ids of the nodes whose results it consumed.
+        sources: Whose results it consumed, without texts.
         index: Index of the item that it is about, if its node is mapped.
     """
 
     visit: int
-    sources: list[str] = Field(default_factory=list)
+    sources: list[Dependency] = Field(default_factory=list)
     index: int | None = None
 
 
 _TIMES = frozenset({"execution_time", "latency_ms", "agent_metrics"})
 
 
-def _timeless(value: Any) -> Any:
-    """Return some JSON without what measures time in the reports that it holds."""
-    if isinstance(value, dict):
-        return {key: _timeless(item) for key, item in value.items() if key not in _TIMES}
-    return [_timeless(item) for item in value] if isinstance(value, list) else value
+def _timeless(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report's JSON without what measures time in it."""
+    kept = {key: value for key, value in report.items() if key not in _TIMES}
+    if isinstance(kept.get("results"), dict):
+        kept["results"] = {name: _timeless(inner) for name, inner in kept["results"].items()}
+    return kept
+
+
+def _as_read(dependency: dict[str, Any]) -> dict[str, Any]:
+    """Return a dependency's JSON as far as a node reads it."""
+    return {
+        key: _timeless(value) if key == "report" else value
+        for key, value in dependency.items()
+        if key != "nested"
+    }
 
 
 class NodeInput(Wire):
@@ -888,13 +923,20 @@ class NodeInput(Wire):
             data: The JSON object of a `NodeInput`.
             ignored: Keys of the invocation state that are left out.
         """
-        fields = ("node", "visit", "task", "dependencies", "snapshot")
         state = dict(data.get("invocation_state") or {})
         for key in ignored:
             state.pop(key, None)
+        seen = [data.get(field) for field in ("node", "visit", "task")]
+        read = data.get("dependencies")
+        seen += [
+            read and [_as_read(dependency) for dependency in read],
+            data.get("snapshot"),
+            state,
+        ]
         rest = {field: data[field] for field in ("turn", "item") if field in data}
-        seen = [_timeless(data.get(field)) for field in fields]
-        return digest([*seen, state, *([rest] if rest else [])])
+        if "item" in rest:
+            rest["item"] = {key: part for key, part in rest["item"].items() if key != "sources"}
+        return digest([*seen, rest] if rest else seen)
 
 
 class StateChanges(Wire):
@@ -1111,7 +1153,7 @@ class HooksInput(Wire):
         node: Id of the node that the event is about; None for an event of the run.
         path: Its path, or `mapped` of it.
         visit: The visit that it is about.
-        sources: Ids of the nodes whose results that consumes.
+        sources: Whose results that consumes, without texts.
         enclosing: The visits that it takes place in, the outermost first.
         state: What hooks see as the orchestrator's state.
         invocation_state: The run's invocation state.
@@ -1124,7 +1166,7 @@ class HooksInput(Wire):
     node: str | None = None
     path: str | None = None
     visit: int = 0
-    sources: list[str] = Field(default_factory=list)
+    sources: list[Dependency] = Field(default_factory=list)
     enclosing: list[Enclosing] = Field(default_factory=list)
     state: StateView
     invocation_state: dict[str, Any] = Field(default_factory=dict)
@@ -1146,7 +1188,7 @@ class HooksOutcome(Wire):
     event: HookEvent | None = None
     node: str | None = None
     visit: int = 0
-    sources: list[str] = Field(default_factory=list)
+    sources: list[Dependency] = Field(default_factory=list)
     enclosing: list[Enclosing] = Field(default_factory=list)
     interrupts: list[Asked] = Field(default_factory=list)
     cancel: str | None = None

@@ -85,7 +85,7 @@ def turn_notes(turn: wire.Turn | None, before: wire.Handoff | None) -> Iterator[
         _notes.reset(token)
 
 
-def hand_over(
+def handoff_to_agent(
     agent_name: str, message: str, context: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Hand over to another agent; the model reads Strands' own description of the tool."""
@@ -103,4 +103,4 @@ def replace_handoff_tools(swarm: Swarm) -> None:
         spec = tools[TOOL_NAME].tool_spec
         tools[TOOL_NAME] = tool(
             name=TOOL_NAME, description=spec["description"], inputSchema=spec["inputSchema"]
-        )(hand_over)
+        )(handoff_to_agent)

@@ -102,9 +102,9 @@ async def _outcome(graph: RegisteredGraph, visit: wire.NodeInput) -> wire.NodeOu
             else await _prompt(graph.options(visit.node), visit)
         )
         with turn_notes(visit.turn, visit.handoff) as notes:
-            result = await _within(
-                visit.node_timeout, visit.node, execute(visit.node, executor, prompt, state)
-            )
+            name = graph.node_id(visit.node)
+            execution = execute(name, executor, prompt, state)
+            result = await _within(visit.node_timeout, name, execution)
         asks = result.status is Status.INTERRUPTED
         snapshot = None
         if visit.carries_state or (asks and can_snapshot(executor)):

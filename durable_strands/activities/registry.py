@@ -51,7 +51,12 @@ class RegisteredGraph:
         self._parts = parts_of(name, template, options)
         self._options = options.nodes
         self.plan = self._parts[""].plan
+        self._ids = {path: node.id for path, node in self.plan.paths()}
         self.pool = ExecutorPool(lambda: _build(name, kind, factory), template)
+
+    def node_id(self, path: str) -> str:
+        """Return the id of the node at a path; an id may have a slash."""
+        return self._ids.get(path, path)
 
     def part(self, within: str) -> Part:
         """Return the graph or swarm at a path; the outermost is at `""`.

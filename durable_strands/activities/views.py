@@ -18,9 +18,8 @@ from strands.types.event_loop import Metrics
 
 from .. import wire
 from ..codec import (
-    INTERNAL_KEYS,
-    TOOL_KEYS,
     is_json,
+    loop_keys,
     node_result_from_wire,
     remote_nodes,
     task_from_wire,
@@ -48,6 +47,10 @@ def _status(view: wire.StateView) -> Status:
     return Status.FAILED if cancelled else Status(view.status.value)
 
 
+def _start_time(view: wire.StateView) -> float:
+    return time.time() if view.active_since is None else view.active_since
+
+
 def swarm_state(template: Swarm, view: wire.StateView) -> SwarmState:
     """Return Strands' `SwarmState` of what the run knows."""
     known = template.nodes
@@ -60,6 +63,8 @@ def swarm_state(template: Swarm, view: wire.StateView) -> SwarmState:
         results={name: node_result_from_wire(report) for name, report in view.results.items()},
         accumulated_usage=usage_from_wire(view.usage),
         accumulated_metrics=Metrics(latencyMs=view.latency_ms),
+        start_time=_start_time(view),
+        execution_time=view.active_before,
         handoff_node=known.get(view.handoff or ""),
         handoff_message=view.message,
     )
@@ -79,7 +84,7 @@ def graph_state(plan: wire.GraphPlan, view: wire.StateView) -> GraphState:
     return GraphState(
         task=task_from_wire(view.task),
         status=_status(view),
-        start_time=time.time() if view.active_since is None else view.active_since,
+        start_time=_start_time(view),
         execution_time=view.active_before,
         completed_nodes={nodes[name] for name in view.completed},
         failed_nodes={nodes[name] for name in view.failed},
@@ -142,8 +147,9 @@ def state_changes(before: dict[str, Any], after: dict[str, Any], who: str) -> wi
     warning: it may serve inside the node, but can't travel to the next.
     """
     changed: dict[str, Any] = {}
+    own = loop_keys(after)
     for key, value in after.items():
-        if key in INTERNAL_KEYS or key in TOOL_KEYS:
+        if key in own:
             continue
         if not isinstance(key, str) or not is_json(value):
             logger.warning(

@@ -14,7 +14,8 @@ class ActiveClock:
 
     Attributes:
         since: When it last began to count; None while it stands still.
-        spent: What it had counted until then.
+        last: When it last began to count, also after that.
+        spent: What it had counted until it stood still last.
     """
 
     def __init__(self, limit: float | None, on_limit: Callable[[], None]) -> None:
@@ -28,6 +29,7 @@ class ActiveClock:
         self._on_limit = on_limit
         self.spent = timedelta()
         self.since: datetime | None = None
+        self.last: datetime | None = None
         self._timer: asyncio.Task[None] | None = None
         self._told = False
 
@@ -54,7 +56,7 @@ class ActiveClock:
         """Let the time count from now on."""
         if self.since is not None:
             return
-        self.since = workflow.now()
+        self.since = self.last = workflow.now()
         if self._limit is not None:
             left = max(self._limit - self.spent.total_seconds(), 0.001)
             self._timer = asyncio.create_task(self._watch(left))

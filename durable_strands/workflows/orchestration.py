@@ -36,8 +36,8 @@ Event = Callable[[], Awaitable[Commands]]
 """Something that happened: what the orchestration makes of it, when its turn comes."""
 
 Over = wire.NodeOutcome | wire.HooksOutcome | wire.NodeReport | wire.ErrorInfo
-"""How a visit's task came to its end: the node's outcome, hooks that ask or cancel, the report
-of what ran inside it, an error."""
+"""How a visit's task came to its end: the node's outcome, hooks that ask or cancel, or that end a
+swarm by raising, the report of what ran inside it, an error."""
 
 
 class Orchestration:
@@ -128,7 +128,7 @@ class Orchestration:
             self._run.interrupts.cancel(why)
         for visit in self._asking.values():
             self._run.interrupts.cancel(why, visit)
-        self.state.cut_off(why)
+        self.state.cut_off(why, list(self._visits))
         self._run.journal.forget(self)
         self._clock.stop()
         for task in (*self._visits.values(), *self._reminders.values()):
@@ -229,6 +229,8 @@ class Orchestration:
         if not self.state.is_open(node, number):
             return []  # Its time was up in the same workflow task.
         del self._visits[node]
+        if isinstance(over, wire.HooksOutcome) and over.error is not None:
+            return self._scheduler.abort(self.state.hook_raised("before_node", over.error))
         if isinstance(over, (wire.ErrorInfo, wire.NodeReport)) or not over.interrupts:
             return await self._end(node, over)
         if isinstance(over, wire.NodeOutcome):
@@ -312,10 +314,10 @@ class Orchestration:
         node = command.node
         visit = self.state.open_visit(node)
         if "before_node" in self._plan.hooks and not visit.hooks_done:
-            sources = [source for source, _ in command.inputs]
+            sources = self.state.sources(command)
             outcome = await self._hooks("before_node", node, visit.number, sources, visit.answers)
             if outcome.error is not None:
-                return outcome.error
+                return outcome if self._plan.swarm is not None else outcome.error
             # As in Strands, a question comes first: after its answer the hooks run again.
             failing = outcome.cancel is not None and self._plan.semantics == "strands"
             if failing and not outcome.interrupts:
@@ -429,7 +431,7 @@ class Orchestration:
         item = self._place.item(node)
         enclosing = wire.Enclosing(
             visit=visit.number,
-            sources=[source for source, _ in command.inputs] if item is None else item.sources,
+            sources=self.state.sources(command) if item is None else item.sources,
             index=None if item is None else item.index,
         )
         if plan.maps:
@@ -442,6 +444,7 @@ class Orchestration:
                 items=items,
                 item_visit=self._place.item_visit,
                 inputs=command.inputs,
+                sources=tuple(self.state.sources(command)),
                 enclosing=self._place.enclosing,
                 wake=wake,
             )
@@ -521,7 +524,7 @@ class Orchestration:
         event: wire.HookEvent,
         node: str | None = None,
         visit: int = 0,
-        sources: Sequence[str] = (),
+        sources: Sequence[wire.Dependency] = (),
         answers: Sequence[wire.Answer] = (),
     ) -> wire.HooksOutcome:
         """Run the hooks of the graph or swarm for an event by a local activity."""

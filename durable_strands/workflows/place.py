@@ -22,6 +22,7 @@ class Place:
         item_visit: The visit of a mapped node that it takes place in, if it does: what its agents
             remember is that visit's own.
         inputs: `(source, result)` that a mapped node consumed.
+        sources: The same as dependencies without texts.
         enclosing: The visits that it takes place in, the outermost first.
         wake: Called when it came to rest, and may go on; None for the outermost, which doesn't.
     """
@@ -32,6 +33,7 @@ class Place:
     items: tuple[JsonValue, ...] | None = None
     item_visit: wire.Visit | None = None
     inputs: tuple[tuple[str, wire.NodeReport], ...] = ()
+    sources: tuple[wire.Dependency, ...] = ()
     enclosing: tuple[wire.Enclosing, ...] = ()
     wake: Callable[[], None] | None = None
 
@@ -44,7 +46,7 @@ class Place:
         if self.items is None:
             return None
         index = int(node)
-        sources = [source for source, _ in self.inputs] if index == 0 else []
+        sources = list(self.sources) if index == 0 else []
         return wire.Item(value=self.items[index], index=index, of=len(self.items), sources=sources)
 
 

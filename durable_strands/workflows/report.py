@@ -106,6 +106,7 @@ class RunState:
         self._shared: dict[str, dict[str, Any]] = {}
         self._message: str | None = None
         self._last_turn: str | None = None
+        self._cut_off: list[str] = []
 
     @property
     def status(self) -> wire.RunStatus:
@@ -191,9 +192,25 @@ class RunState:
         self, dispatch: Dispatch[wire.NodeReport], *, whole: bool
     ) -> list[wire.Dependency]:
         return [
-            wire.Dependency(source=source, texts=report.said(), report=report if whole else None)
+            wire.Dependency(
+                source=source,
+                texts=report.said(),
+                report=report if whole else None,
+                nested=self._ending(source, report),
+            )
             for source, report in (*(self._place.inputs if whole else ()), *dispatch.inputs)
         ]
+
+    def sources(self, dispatch: Dispatch[wire.NodeReport]) -> list[wire.Dependency]:
+        """Return whose results a visit consumes."""
+        return [
+            wire.Dependency(source=source, nested=self._ending(source, report))
+            for source, report in dispatch.inputs
+        ]
+
+    def _ending(self, source: str, report: wire.NodeReport) -> wire.NodeReport | None:
+        inside = source in self._nodes and self.has_inside(source)
+        return report.ending() if inside else None
 
     def prepare_input(self, dispatch: Dispatch[wire.NodeReport]) -> dict[str, Any]:
         """Return the argument of the prepare activity for a visit."""
@@ -229,7 +246,7 @@ class RunState:
         event: wire.HookEvent,
         node: str | None,
         visit: int,
-        sources: list[str],
+        sources: list[wire.Dependency],
         answers: list[wire.Answer],
     ) -> dict[str, Any]:
         """Return the argument of the hooks activity."""
@@ -242,7 +259,7 @@ class RunState:
             visit=visit,
             sources=sources,
             enclosing=list(self._place.enclosing),
-            state=self._view(node, reads_message=event == "before_node"),
+            state=self._view(node, event=event),
             invocation_state=self._run.invocation_state,
             answers=answers,
         ).dump()
@@ -273,33 +290,48 @@ class RunState:
         if context:
             self._shared.setdefault(node, {}).update(context)
 
-    def _view(self, node: str | None = None, *, reads_message: bool = False) -> wire.StateView:
+    def _seen_status(self, event: wire.HookEvent | None) -> wire.RunStatus:
+        """Return the status that conditions and hooks see.
+
+        As in Strands, a node that ends is heard of before the end that follows from it; but a
+        swarm has failed with its turn.
+        """
+        if self.plan.swarm is not None and (self._scheduler.failed or self._scheduler.cancelled):
+            return wire.RunStatus.FAILED
+        if event == "after_node" or self._end is None:
+            return wire.RunStatus.EXECUTING
+        return self._end
+
+    def _view(
+        self, node: str | None = None, *, event: wire.HookEvent | None = None
+    ) -> wire.StateView:
         """Return the state that conditions and hooks see.
 
         Args:
             node: The node that a hook is about.
-            reads_message: Whether the message of the last handoff has still to be read.
+            event: The event that hooks are about; None for conditions.
         """
         handoff = self._scheduler.handoff
         return wire.StateView(
             task=self._place.task,
-            status=self._end or wire.RunStatus.EXECUTING,
+            status=self._seen_status(event),
             current=(node or self._last_turn) if self.plan.swarm is not None else None,
             handoff=handoff,
             shared=self._shared_texts(),
-            message=self._message if reads_message or handoff is not None else None,
+            message=self._message if event == "before_node" or handoff is not None else None,
             completed=list(self._scheduler.completed),
             failed=list(self._scheduler.failed),
             interrupted=self._scheduler.paused,
             # What follows a node that has just ended is in flight, but not begun yet.
-            executing=[node for node in self._scheduler.in_flight if node in self._open],
+            executing=[node for node in self._scheduler.in_flight if node in self._open]
+            + self._cut_off,
             execution_order=self._scheduler.order,
             results=self._scheduler.results,
             order={"results": list(self._scheduler.results)},
             usage=self._usage,
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
-            active_since=None if self._clock.since is None else self._clock.since.timestamp(),
+            active_since=None if self._clock.last is None else self._clock.last.timestamp(),
             active_before=round(self._clock.spent.total_seconds() * 1000),
         )
 
@@ -366,8 +398,13 @@ class RunState:
         return f"the condition of edge {edges} raised {error.type}: {error.message}"
 
     def hook_raised(self, event: str, error: wire.ErrorInfo) -> str:
-        """Take note that a hook raised, and return what that makes the run's reason."""
-        self.error = error
+        """Take note that a hook raised, and return what that makes the run's reason.
+
+        Of a swarm, as in Strands, it makes the result FAILED, once the swarm has begun; of a
+        graph it is the exception that the caller gets.
+        """
+        if self.plan.swarm is None or event == "before_run":
+            self.error = error
         return f"a hook of {event} raised {error.type}: {error.message}"
 
     def finished(self, finish: Finish) -> None:
@@ -400,8 +437,14 @@ class RunState:
         """Path of the node whose exception ended it, if one did."""
         return self._failed_node
 
-    def cut_off(self, why: str) -> None:
-        """End the visits that are open still, with what is inside them; count what they used."""
+    def cut_off(self, why: str, running: list[str]) -> None:
+        """End the visits that are open still, with what is inside them; count what they used.
+
+        Args:
+            why: Why they end.
+            running: The nodes among them that don't wait for an answer.
+        """
+        self._cut_off = running
         for node, visit in list(self._open.items()):
             used = wire.NodeReport(status=wire.NodeStatus.CANCELLED)
             if visit.clock is not None:

@@ -34,7 +34,7 @@ from strands.types.content import Message
 from temporalio import activity
 
 from durable_strands import current_node
-from durable_strands.activities.handoff import TOOL_NAME, hand_over
+from durable_strands.activities.handoff import TOOL_NAME, handoff_to_agent
 from durable_strands.codec import result_from_wire
 
 from .machine import Machine, Served
@@ -224,7 +224,7 @@ def _having(status: str, standing: dict[str, str], nodes: dict[str, Any]) -> set
 def _handle_handoff(swarm: Swarm, target: Any, message: str, context: dict[str, Any]) -> None:
     """Hand over from within a turn; elsewhere do what Strands does."""
     try:
-        answer = hand_over(target.node_id, message, context)
+        answer = handoff_to_agent(target.node_id, message, context)
     except LookupError:
         _own_handoff(swarm, target, message, context)
         return
