@@ -129,6 +129,7 @@ class Narrator:
             return
         if path not in self._turns:  # Hooks of a swarm come before the turn's start.
             yield from self._enter(visit, outcome.enclosing)
+            yield from self._leave_earlier(visit)
             yield from self._hand_over(visit, outcome.sources)
             yield from self._start(visit)
             self._announced[visit] = None
@@ -212,6 +213,13 @@ class Narrator:
                 for interrupt in interrupts
             ]
             report = self._report_of(visit, nested)
+            for turn in self._asking:
+                if (
+                    turn in self._parts
+                    and self._within.get(turn) == visit
+                    and turn[0] in self._turns
+                ):
+                    report = _with_turn(report, self._id(turn[0]), self._parts[turn].report)
             report = report.model_copy(update={"status": wire.NodeStatus.INTERRUPTED})
             inner = node_result_from_wire(report).result
             assert isinstance(inner, MultiAgentResult), "a report with results is that of several"
@@ -256,7 +264,7 @@ class Narrator:
             nested = path, around.visit
             if nested not in self._nested:
                 self._within[nested] = within
-                yield from self._leave_earlier(path, within)
+                yield from self._leave_earlier(nested, around.earlier)
                 if around.index is not None:
                     self._begin_item(nested, around.index)
                 yield from self._hand_over(nested, around.sources)
@@ -268,12 +276,14 @@ class Narrator:
             within = nested
         self._within[visit] = within
 
-    def _leave_earlier(self, path: str, within: wire.Visit | None) -> Events:
+    def _leave_earlier(self, visit: wire.Visit, ending: wire.NodeReport | None = None) -> Events:
         """Tell that a nested graph has stopped that starts anew; items of one go side by side."""
+        path, _ = visit
         node = self._nodes.get(path)
         if node is None or not node.maps:
-            for earlier in self._inside(within, path):
-                yield from self._leave(earlier)
+            for earlier in self._inside(self._within.get(visit), path):
+                if earlier != visit:
+                    yield from self._leave(earlier, ending=ending)
 
     def _inside(self, within: wire.Visit | None, path: str | None = None) -> list[wire.Visit]:
         """Return what goes on directly inside a visit, perhaps only at one path."""
@@ -434,6 +444,12 @@ def _sum(one: wire.NodeReport, other: wire.NodeReport) -> wire.NodeReport:
             "execution_count": one.execution_count + other.execution_count,
         }
     )
+
+
+def _with_turn(report: wire.NodeReport, agent: str, turn: wire.NodeReport) -> wire.NodeReport:
+    """Return the report of a swarm with a turn that asks: there, as in Strands, it is a result."""
+    used = _sum(report, turn.model_copy(update={"execution_count": 0}))
+    return used.model_copy(update={"results": {**(report.results or {}), agent: turn}})
 
 
 def _with_item(report: wire.NodeReport, index: int, item: wire.NodeReport) -> wire.NodeReport:

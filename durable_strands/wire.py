@@ -847,11 +847,13 @@ class Enclosing(Wire):
         visit: Its number.
         sources: Whose results it consumed, without texts.
         index: Index of the item that it is about, if its node is mapped.
+        earlier: How the visit before it ended, if there was one.
     """
 
     visit: int
     sources: list[Dependency] = Field(default_factory=list)
     index: int | None = None
+    earlier: NodeReport | None = None
 
 
 _TIMES = frozenset({"execution_time", "latency_ms", "agent_metrics"})

@@ -429,8 +429,10 @@ class Orchestration:
             self._post(lambda: self._goes_on(node, visit.number))
 
         item = self._place.item(node)
+        earlier = self._scheduler.results.get(node)
         enclosing = wire.Enclosing(
             visit=visit.number,
+            earlier=None if earlier is None else earlier.ending(),
             sources=self.state.sources(command) if item is None else item.sources,
             index=None if item is None else item.index,
         )

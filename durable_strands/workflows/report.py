@@ -463,6 +463,7 @@ class RunState:
         """Return the report as of now."""
         scheduler = self._scheduler
         nodes = dict(self.node_states())
+        results = {**scheduler.results, **self._asking_turns()}
         return wire.RunReport(
             graph=self._run.graph,
             result_type=self._place.result_type,
@@ -478,9 +479,9 @@ class RunState:
             failed_nodes=len(scheduler.failed),
             edges=[(edge.source, edge.target) for edge in self.plan.edges],
             entry_points=self.plan.entry_points,
-            results=dict(scheduler.results),
-            order={"nodes": list(nodes), "results": list(scheduler.results)},
-            usage=self._usage,
+            results=results,
+            order={"nodes": list(nodes), "results": list(results)},
+            usage=sum((visit.usage for visit in self._asking_turns().values()), self._usage),
             latency_ms=self._latency_ms,
             execution_count=self._execution_count,
             execution_time=self._elapsed(now),
@@ -519,6 +520,13 @@ class RunState:
             execution_count=self._execution_count,
             execution_time=self._elapsed(now),
         )
+
+    def _asking_turns(self) -> dict[str, wire.NodeReport]:
+        """Return the turns of a swarm that wait for answers: there, as in Strands, results."""
+        if self.plan.swarm is None:
+            return {}
+        so_far = {node: visit.so_far for node, visit in self._open.items()}
+        return {node: report for node, report in so_far.items() if report is not None}
 
     def _elapsed(self, now: datetime) -> int:
         return round(self._clock.elapsed(now).total_seconds() * 1000)
