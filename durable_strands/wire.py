@@ -26,6 +26,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 WIRE_VERSION = 1
 """Version of the wire format, recorded in each plan."""
 
+RULES = 1
+"""Version of the rules by which the workflow goes, recorded in each plan.
+
+A run keeps to those that it began with: what it does must be what its history says. 0: a local
+activity's result is taken as it comes. 1: where anything else may happen, at the side of a timer.
+"""
+
 WORKFLOW_TYPE = "StrandsGraph"
 """Temporal workflow type of a graph run."""
 
@@ -329,7 +336,8 @@ class GraphPlan(Wire):
         hooks: Which of the graph's events have hooks.
         payload_limit: Bytes that one payload may have, None where external storage takes
             over. Part of the plan because the workflow must not ask the worker.
-        fingerprint: Hash of all the rest; see `with_fingerprint`.
+        fingerprint: Hash of all that the graph is; see `with_fingerprint`.
+        rules: Version of the rules by which a run of it goes; see `RULES`.
     """
 
     version: int = 1
@@ -345,6 +353,7 @@ class GraphPlan(Wire):
     hooks: list[HookEvent] = Field(default_factory=list)
     payload_limit: int | None = DEFAULT_PAYLOAD_LIMIT
     fingerprint: str = ""
+    rules: int = 0
 
     def paths(self, within: str = "") -> Iterator[tuple[str, NodePlan]]:
         """Yield every node with its path, those of nested plans after the node they are in."""
@@ -371,7 +380,7 @@ class GraphPlan(Wire):
 
     def with_fingerprint(self) -> GraphPlan:
         """Return this plan with its fingerprint: 16 hex digits of a SHA-256 over its JSON."""
-        content = self.model_dump(mode="json", exclude={"fingerprint", "payload_limit"})
+        content = self.model_dump(mode="json", exclude={"fingerprint", "payload_limit", "rules"})
         return self.model_copy(update={"fingerprint": digest(content)})
 
 

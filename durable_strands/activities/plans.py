@@ -60,7 +60,8 @@ def parts_of(name: str, template: Graph | Swarm, options: GraphOptions) -> dict[
     except ValidationError as error:
         raise InvalidGraphError(f"Graph {name!r}: {wire.explain(error)}.") from error
     plan = _with_carried_state(plan, template, comes_again=False)
-    return dict(_parts(name, template, plan.with_fingerprint(), ""))
+    plan = plan.model_copy(update={"rules": wire.RULES}).with_fingerprint()
+    return dict(_parts(name, template, plan, ""))
 
 
 def _parts(

@@ -32,14 +32,24 @@ async def local(activity: str, argument: dict[str, Any], summary: str) -> Any:
         FailureError: It failed. (The SDK raises the activity's own error for a local one.)
         asyncio.CancelledError: The run was cancelled meanwhile.
     """
+    return await taken(start_local(activity, argument, summary))
+
+
+def start_local(activity: str, argument: dict[str, Any], summary: str) -> asyncio.Future[Any]:
+    """Start a local activity, whose result is `taken` then."""
+    return workflow.start_local_activity(
+        activity,
+        argument,
+        start_to_close_timeout=_LOCAL_TIMEOUT,
+        retry_policy=_LOCAL_RETRY,
+        summary=summary[:200],
+    )
+
+
+async def taken(result: asyncio.Future[Any]) -> Any:
+    """Wait for the result of a local activity; raises as `local` does."""
     try:
-        return await workflow.execute_local_activity(
-            activity,
-            argument,
-            start_to_close_timeout=_LOCAL_TIMEOUT,
-            retry_policy=_LOCAL_RETRY,
-            summary=summary[:200],
-        )
+        return await result
     except FailureError as failure:
         if is_cancelled_exception(failure):
             raise asyncio.CancelledError from failure

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 
 from temporalio import workflow
 
+from .local import LocalActivities
+
 
 class ActiveClock:
     """Counts active time, and calls back once a limit of it is used up.
@@ -18,13 +20,19 @@ class ActiveClock:
         spent: What it had counted until it stood still last.
     """
 
-    def __init__(self, limit: float | None, on_limit: Callable[[], None]) -> None:
+    def __init__(
+        self, limit: float | None, on_limit: Callable[[], None], local: LocalActivities
+    ) -> None:
         """Begin stopped.
 
         Args:
             limit: Seconds of active time; None for no limit, which costs no timer.
             on_limit: Called when the limit is used up.
+            local: The run's local activities, to which a limit that runs out matters.
         """
+        self._local = local
+        self._sure = timedelta()
+        self._sure_since = local.now
         self._limit = limit
         self._on_limit = on_limit
         self.spent = timedelta()
@@ -52,12 +60,20 @@ class ActiveClock:
         """Return the active time up to `now`."""
         return self.spent + (now - self.since if self.since is not None else timedelta())
 
+    def left(self) -> timedelta:
+        """Return what is left of the limit, while it runs, by times that a replay sees too."""
+        assert self._limit is not None, "what has no limit never puts itself among them"
+        passed = self._sure + (self._local.now - self._sure_since)
+        return timedelta(seconds=self._limit) - passed
+
     def start(self) -> None:
         """Let the time count from now on."""
         if self.since is not None:
             return
         self.since = self.last = workflow.now()
         if self._limit is not None:
+            self._sure_since = self._local.now
+            self._local.limits[self] = None
             left = max(self._limit - self.spent.total_seconds(), 0.001)
             self._timer = asyncio.create_task(self._watch(left))
 
@@ -67,6 +83,8 @@ class ActiveClock:
             return
         self.spent = self.elapsed(workflow.now())
         self.since = None
+        if self._local.limits.pop(self, self) is None:
+            self._sure += self._local.now - self._sure_since
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -74,6 +92,7 @@ class ActiveClock:
     async def _watch(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="execution timeout")
         self._timer = None
+        self._local.pin()
         if not self._told:
             self._told = True
             self._on_limit()

@@ -15,28 +15,24 @@ workflow that sends a larger one.
 
 
 class TaskGate:
-    """Spreads large arguments and results over workflow tasks; see `_TASK_BYTES`."""
+    """Spreads large arguments and results over workflow tasks; see `_TASK_BYTES`.
+
+    It counts what comes between two of its own pauses, however many tasks that are: in which task
+    a local activity's result is known isn't the same in a replay (see `local`).
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._task = 0
         self._bytes = 0
 
     async def admit(self, size: int) -> None:
         """Return when `size` more bytes fit into the workflow task that is going on."""
         async with self._lock:
-            self._turn()
             if self._bytes and self._bytes + size > _TASK_BYTES:
                 await workflow.sleep(0.001, summary="next workflow task: this one is full")
-                self._turn()
+                self._bytes = 0
             self._bytes += size
 
     def settle(self, reserved: int, size: int) -> None:
         """Replace what was admitted for a result by its size, now that there is one."""
-        self._turn()
         self._bytes = max(self._bytes - reserved, 0) + size
-
-    def _turn(self) -> None:
-        task = workflow.info().get_current_history_length()
-        if task != self._task:
-            self._task, self._bytes = task, 0

@@ -59,7 +59,9 @@ class Orchestration:
         self._scheduler: Scheduler[wire.NodeReport] = Scheduler(
             plan, run.slots, wake=lambda: self._post(self._slot_free)
         )
-        self._clock = ActiveClock(plan.execution_timeout, lambda: self._post(self._expired))
+        self._clock = ActiveClock(
+            plan.execution_timeout, lambda: self._post(self._expired), run.local
+        )
         self.state = RunState(run, plan, self._scheduler, self._clock, place)
         self._visits: dict[str, asyncio.Task[Over | None]] = {}
         self._reminders: dict[str, asyncio.Task[None]] = {}
@@ -275,6 +277,7 @@ class Orchestration:
     async def _remind(self, node: str, seconds: float) -> None:
         path = self.state.path(node)
         await workflow.sleep(seconds, summary=f"interrupt timeout of {path}")
+        self._run.local.pin()
         self._post(lambda: self._unanswered(node))
 
     def _forget_reminder(self, node: str) -> None:
@@ -345,16 +348,17 @@ class Orchestration:
         plan = self.state.node_plan(node)
         kind = wire.activity_type(self._run.graph, path)
         try:
-            data = await workflow.execute_activity(
-                kind,
-                argument,
-                activity_id=wire.activity_id(path, number, command.resume),
-                task_queue=plan.task_queue,
-                start_to_close_timeout=timedelta(seconds=plan.timeout),
-                heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
-                retry_policy=retry_policy(plan.retry),
-                summary=plan.summary or f"{path[:300]}, visit {number}",
-            )
+            with self._run.local.beside():
+                data = await workflow.execute_activity(
+                    kind,
+                    argument,
+                    activity_id=wire.activity_id(path, number, command.resume),
+                    task_queue=plan.task_queue,
+                    start_to_close_timeout=timedelta(seconds=plan.timeout),
+                    heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
+                    retry_policy=retry_policy(plan.retry),
+                    summary=plan.summary or f"{path[:300]}, visit {number}",
+                )
             outcome = wire.NodeOutcome.load(data)
         except ActivityError as failure:
             return error_info(failure)
@@ -416,7 +420,7 @@ class Orchestration:
         if plan.maps or plan.builds_input:
             try:
                 summary = f"{'items' if plan.maps else 'input'} of {self.state.path(node)}"
-                data = await self._run.local(
+                data = await self._run.local.run(
                     wire.PREPARE_ACTIVITY, lambda: self.state.prepare_input(command), summary
                 )
                 prepared = wire.PrepareOutcome.load(data)
@@ -468,7 +472,9 @@ class Orchestration:
         self.state.goes_inside(node, Orchestration(self._run, inner, place))
         if plan.node_timeout is not None and not plan.maps:
             visit.clock = ActiveClock(
-                plan.node_timeout, lambda: self._post(lambda: self._timed_out(node, visit.number))
+                plan.node_timeout,
+                lambda: self._post(lambda: self._timed_out(node, visit.number)),
+                self._run.local,
             )
         return None
 
@@ -509,7 +515,7 @@ class Orchestration:
             dict.fromkeys(str(edge) for question in ask.questions for edge in question.edges)
         )
         try:
-            data = await self._run.local(
+            data = await self._run.local.run(
                 wire.EDGES_ACTIVITY, lambda: self.state.edges_input(ask), f"conditions of {edges}"
             )
             outcome = wire.EdgesOutcome.load(data)
@@ -532,7 +538,7 @@ class Orchestration:
         """Run the hooks of the graph or swarm for an event by a local activity."""
         about = f" {self.state.path(node)}" if node else ""
         try:
-            data = await self._run.local(
+            data = await self._run.local.run(
                 wire.HOOKS_ACTIVITY,
                 lambda: self.state.hooks_input(event, node, visit, [*sources], [*answers]),
                 f"hooks {event}{about}",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from .. import wire
-from .calls import local
 from .gate import TaskGate
 from .interrupts import Interrupts
 from .journal import Journal
+from .local import LocalActivities
 from .slots import Slots
 
 _MOST_AT_ONCE = 1000
@@ -37,6 +35,7 @@ class Run:
         journal: What an earlier run has done.
         slots: Concurrency slots.
         gate: Keeps workflow tasks small enough.
+        local: Runs local activities.
         snapshots: Agents' snapshots from their last visits, by path, and by the visit of a mapped
             node that they take place in: visits of one run side by side at the same paths.
         in_session: Whether agents keep their memory for the next run of a session.
@@ -52,36 +51,20 @@ class Run:
         self.journal = journal
         self.slots = Slots(min(plan.max_concurrency or _MOST_AT_ONCE, _MOST_AT_ONCE))
         self.gate = TaskGate()
+        self.local = LocalActivities(
+            plan.rules,
+            self.gate,
+            plan.payload_limit or 0,
+            lambda: bool(self.interrupts.pending),
+        )
         self.snapshots: dict[tuple[str, wire.Visit | None], dict[str, Any]] = {}
         self.in_session = request.session is not None
         self.show: Callable[[], None] = lambda: None
-        self._one_local = asyncio.Lock()
         self._order: dict[str, int] = {}
         for position, (path, _) in enumerate(plan.paths()):
             self._order[path] = self._order[wire.mapped(path)] = position
         self._visits: dict[str, int] = {}
         self._askers: dict[wire.Visit, tuple[Asker, str]] = {}
-
-    async def local(
-        self, activity: str, argument: Callable[[], dict[str, Any]], summary: str
-    ) -> Any:
-        """Run a local activity; see `calls.local`.
-
-        One at a time: where several are under way when a workflow task ends, a replay may see
-        their results in another order than the run did. So hooks and conditions of a run are
-        called one after the other, and each sees what the one before it wrote.
-
-        Args:
-            activity: Its type.
-            argument: Makes its argument, when its turn comes.
-            summary: What the UI shows of it.
-        """
-        async with self._one_local:
-            most = self.payload_limit or 0
-            await self.gate.admit(most)
-            data = await local(activity, argument(), summary)
-            self.gate.settle(most, len(json.dumps(data)))
-            return data
 
     def merge(self, changes: wire.StateChanges) -> None:
         """Merge changes into the invocation state; the later in history wins."""
@@ -117,6 +100,7 @@ class Run:
             answers: A response by interrupt id; the ledger has no `problem` with them.
             state: What came with them for the invocation state.
         """
+        self.local.pin()
         self.merge(wire.StateChanges(changed=state))
         released = []
         settled = self.interrupts.answer(answers)
