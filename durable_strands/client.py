@@ -337,13 +337,15 @@ class GraphRun(Generic[Result]):
     async def result(self) -> Result:
         """Wait for the run's end and return its result; raises as `DurableGraph.invoke_async`."""
         closing = await self._closing()
+        if closing.report is not None and closing.report.truncated:
+            # Too large for one payload, but history has it all.
+            reader = HistoryReader(self._handle, self._client.data_converter)
+            async for _ in reader.events():
+                pass
+            closing = reader.closing or closing
         _raise_failure(closing)
         assert closing.report is not None, "an end without report has raised"
-        result: Any = result_from_wire(closing.report)
-        if closing.report.truncated:  # Too large for one payload, but history has it all.
-            async for event in self.events():
-                result = event.get("result", result)
-        return cast(Result, result)
+        return cast(Result, result_from_wire(closing.report))
 
     async def interrupts(self) -> list[wire.InterruptInfo]:
         """Return the questions that wait for an answer, in the order in which they were asked."""

@@ -46,6 +46,7 @@ class _Nested:
         within: The visit of another that it takes place in, if it does.
         order: Ids of what completed inside it.
         reports: Latest report of each node inside it.
+        mapped: Number of the visit of each mapped node inside it, as a whole.
         used: What all that ended inside it has used.
         rests: Whether it waits for nothing but humans, and that was told.
     """
@@ -53,6 +54,7 @@ class _Nested:
     within: wire.Visit | None
     order: list[str] = field(default_factory=list)
     reports: dict[str, wire.NodeReport] = field(default_factory=dict)
+    mapped: dict[str, int] = field(default_factory=dict)
     used: wire.NodeReport = field(default_factory=lambda: _NO_ITEMS)
     rests: bool = False
 
@@ -113,7 +115,7 @@ class Narrator:
         sources = argument.dependencies
         if argument.item is not None:
             sources = argument.item.sources
-            self._begin_item(visit, argument.item.index)
+            self._begin_item(visit, argument.item.index, argument.item.mapped)
         yield from self._hand_over(visit, sources)
         yield from self._start(visit)
         self._running[visit] = None
@@ -245,10 +247,16 @@ class Narrator:
             within = self._within.get(within)
 
     def ended(self, report: wire.RunReport) -> Events:
-        """Tell what has stopped with the run, of what is nested: as the run reports it."""
+        """Tell what has stopped with the run, of what is nested: as the run reports it.
+
+        What the end has cut off stops without an event, as in Strands.
+        """
         reports = dict(self.plan.visits(report.results))
         for visit in sorted(self._nested, key=lambda visit: -len(self._above[visit[0]])):
-            yield from self._leave(visit, reports.get(visit))
+            if visit in reports:
+                yield from self._leave(visit, reports[visit])
+            else:
+                del self._nested[visit]
 
     def said(self, path: str, event: dict[str, Any]) -> dict[str, Any]:
         """Return something that a visit's executor said, as the run's own consumer gets it."""
@@ -266,7 +274,7 @@ class Narrator:
                 self._within[nested] = within
                 yield from self._leave_earlier(nested, around.earlier)
                 if around.index is not None:
-                    self._begin_item(nested, around.index)
+                    self._begin_item(nested, around.index, around.mapped)
                 yield from self._hand_over(nested, around.sources)
                 yield from self._start(nested)
             elif self._nested[nested].rests:
@@ -321,6 +329,14 @@ class Narrator:
         self._remember(visit, report)
         yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
 
+    def _leave_mapped(self, path: str, ending: wire.NodeReport) -> Events:
+        """Tell that a mapped node has stopped that hooks announced, if it had no visits."""
+        whole = wire.mapped(path), ending.visit
+        if whole in self._announced:
+            del self._announced[whole]
+            result = node_result_from_wire(_NO_ITEMS.ending_as(ending))
+            yield self._tell(path, MultiAgentNodeStopEvent(self._id(path), result))
+
     def _report_of(self, visit: wire.Visit, nested: _Nested) -> wire.NodeReport:
         """Make the report of a nested visit from what was seen inside it."""
         path, number = visit
@@ -354,18 +370,18 @@ class Narrator:
         node = self._id(visit[0])
         nested.used = _sum(nested.used, report)
         if visit in self._index:
-            mapped = nested.reports.get(node, _NO_ITEMS)  # A retry may take over the first item.
-            nested.reports[node] = _with_item(mapped, self._index[visit], report)
+            nested.reports[node] = _with_item(nested.reports[node], self._index[visit], report)
         else:
             nested.reports[node] = report
             nested.order.append(node)
 
-    def _begin_item(self, visit: wire.Visit, index: int) -> None:
-        """Take note of which item a visit is about; with the first, the mapped node begins."""
+    def _begin_item(self, visit: wire.Visit, index: int, mapped: int) -> None:
+        """Take note of which item a visit is about; with the first seen, the mapped node begins."""
         self._index[visit] = index
         nested = self._around(visit)
-        if index == 0 and nested is not None:
-            node = self._id(visit[0])
+        node = self._id(visit[0])
+        if nested is not None and nested.mapped.get(node) != mapped:
+            nested.mapped[node] = mapped
             nested.reports[node] = _NO_ITEMS
             nested.order.append(node)
 
@@ -384,8 +400,11 @@ class Narrator:
         above = self._above.get(path, ())
         within = above[-1] if above else ""
         for read in sources:
-            for nested in self._inside(self._within.get(visit), wire.join(within, read.source)):
+            source = wire.join(within, read.source)
+            for nested in self._inside(self._within.get(visit), source):
                 yield from self._leave(nested, ending=read.nested)
+            if read.nested is not None:
+                yield from self._leave_mapped(source, read.nested)
         names = [read.source for read in sources]
         yield self._tell(path, MultiAgentHandoffEvent(names, [self._id(path)]))
 

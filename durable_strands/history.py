@@ -68,6 +68,7 @@ class HistoryReader:
         self._open: dict[int, wire.Visit] = {}
         self._activities: dict[int, str] = {}
         self._attempts: dict[int, int] = {}
+        self._cut_off: dict[int, None] = {}
         self._reports: dict[wire.Visit, wire.NodeReport] = {}
         self._asked = False
         self._deciding = True
@@ -108,6 +109,7 @@ class HistoryReader:
             if report.truncated and self._narrator is not None:
                 whole = _restored(self._narrator.plan, report.results, self._reports)
                 report = report.model_copy(update={"results": whole})
+                self.closing = Closing(report=report)
             if self._narrator is not None and report.status is not wire.RunStatus.INTERRUPTED:
                 for told in self._narrator.ended(report):
                     yield told
@@ -193,6 +195,8 @@ class HistoryReader:
         attributes = event.activity_task_completed_event_attributes
         await self._all_said(attributes.scheduled_event_id)
         visit = self._open.pop(attributes.scheduled_event_id)
+        if attributes.scheduled_event_id in self._cut_off:
+            return  # The run has gone on without it.
         outcome = self._tell.whole(wire.NodeOutcome.load(await self._decode(attributes.result)))
         if outcome.interrupts:
             self._asked = True
@@ -211,6 +215,12 @@ class HistoryReader:
         async for item in self._stopped(attributes.scheduled_event_id, attributes.failure):
             yield item
 
+    async def _cancel_requested(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
+        attributes = event.activity_task_cancel_requested_event_attributes
+        self._cut_off[attributes.scheduled_event_id] = None
+        return
+        yield
+
     async def _canceled(self, event: HistoryEvent) -> AsyncIterator[dict[str, Any]]:
         self._open.pop(event.activity_task_canceled_event_attributes.scheduled_event_id)
         return
@@ -227,6 +237,8 @@ class HistoryReader:
                 info = wire.ErrorInfo.load(error.details[0])
                 result = error_from_wire(info)
         visit = self._open.pop(scheduled)
+        if scheduled in self._cut_off:
+            return
         report = wire.NodeReport(status=wire.NodeStatus.FAILED, error=info, visit=visit[1])
         for item in self._tell.failed(visit, result, report):
             yield item
@@ -280,6 +292,7 @@ _TRANSLATORS = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: HistoryReader._completed,
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: HistoryReader._failed,
     EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: HistoryReader._timed_out,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED: HistoryReader._cancel_requested,
     EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: HistoryReader._canceled,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: HistoryReader._run_completed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: HistoryReader._run_failed,
@@ -411,11 +424,14 @@ async def last_snapshots(
     Returns:
         The snapshots, and whether the run was told in full with which its agents begin.
     """
-    snapshots: dict[str, dict[str, Any]] = {}
+    told: dict[str, dict[str, Any]] = {}
+    taken_over: dict[str, dict[str, Any]] = {}
+    own: dict[str, dict[str, Any]] = {}
+    cut_off: set[int] = set()
     remembering: set[str] | None = None
     was_told = False
 
-    def remember(outcome: wire.NodeOutcome) -> None:
+    def remember(outcome: wire.NodeOutcome, snapshots: dict[str, dict[str, Any]]) -> None:
         if outcome.snapshot is not None and outcome.node in (remembering or ()):
             snapshots[outcome.node] = outcome.snapshot
 
@@ -423,8 +439,11 @@ async def last_snapshots(
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             completed = event.activity_task_completed_event_attributes
             outcome = wire.NodeOutcome.load(await decode(completed.result, converter))
-            if not outcome.interrupts:
-                remember(outcome)
+            if not outcome.interrupts and completed.scheduled_event_id not in cut_off:
+                remember(outcome, own)
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED:
+            requested = event.activity_task_cancel_requested_event_attributes
+            cut_off.add(requested.scheduled_event_id)
         elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
             details = event.marker_recorded_event_attributes.details
             if "result" not in details:
@@ -435,11 +454,11 @@ async def last_snapshots(
                 remembering = {path for path, node in nodes if node.remembers}
                 continue
             page = wire.SessionPage.load(result)
-            snapshots |= page.snapshots
+            told |= page.snapshots
             was_told |= page.run_id is not None and not page.more
             for entry in wire.JournalPage.load(result).entries:
-                remember(entry.outcome)
-    return snapshots, was_told
+                remember(entry.outcome, taken_over)
+    return told | taken_over | own, was_told
 
 
 def _asked_by(path: str, visit: int, asked: list[wire.Asked]) -> dict[str, str]:

@@ -30,7 +30,7 @@ RULES = 1
 """Version of the rules by which the workflow goes, recorded in each plan.
 
 A run keeps to those that it began with: what it does must be what its history says. 0: a local
-activity's result is taken as it comes. 1: where anything else may happen, at the side of a timer.
+activity's result is taken as it comes. 1: where anything else may happen, with a signal.
 """
 
 WORKFLOW_TYPE = "StrandsGraph"
@@ -62,6 +62,10 @@ RESPOND = "respond"
 
 A second argument may follow: an object to merge into the run's invocation state.
 """
+
+DONE = "durable_strands.done"
+"""Signal by which a local activity says that its result is there to be taken, with a token that is
+in the result, too."""
 
 DEFAULT_TASK_QUEUE = "durable-strands"
 """Task queue of a worker and of a caller that name none."""
@@ -840,12 +844,14 @@ class Item(Wire):
         value: The item.
         index: Its index, from 0.
         of: How many there are.
+        mapped: Number of the visit of the mapped node as a whole.
         sources: Of the first one, whose results the node consumed, without texts.
     """
 
     value: JsonValue
     index: int
     of: int
+    mapped: int = 0
     sources: list[Dependency] = Field(default_factory=list)
 
 
@@ -856,12 +862,14 @@ class Enclosing(Wire):
         visit: Its number.
         sources: Whose results it consumed, without texts.
         index: Index of the item that it is about, if its node is mapped.
+        mapped: Then, number of the visit of the mapped node as a whole.
         earlier: How the visit before it ended, if there was one.
     """
 
     visit: int
     sources: list[Dependency] = Field(default_factory=list)
     index: int | None = None
+    mapped: int = 0
     earlier: NodeReport | None = None
 
 
@@ -946,7 +954,8 @@ class NodeInput(Wire):
         ]
         rest = {field: data[field] for field in ("turn", "item") if field in data}
         if "item" in rest:
-            rest["item"] = {key: part for key, part in rest["item"].items() if key != "sources"}
+            item = ("value", "index", "of")
+            rest["item"] = {key: part for key, part in rest["item"].items() if key in item}
         return digest([*seen, rest] if rest else seen)
 
 

@@ -1,8 +1,8 @@
 """Records the golden histories: `python -m tests.golden` (`make golden`).
 
 They are what runs that began with an earlier version look like. A change of workflow code that
-breaks their replay would break running workflows: it needs `workflow.patched`, and a new
-recording beside the old ones, never in their place.
+breaks their replay would break running workflows: it needs a new version of `wire.RULES`, to which
+runs that began earlier don't keep, and new recordings beside the old ones, never in their place.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from temporalio.common import RetryPolicy
 from temporalio.testing import WorkflowEnvironment
 
 from durable_strands import DurableGraph, GraphRegistry, GraphRun, NodeOptions, on_error
+from durable_strands.wire import RULES
 
 from .conftest import temporal_binary
 from .support import Gate, ToolModel, agent, asked_by, build, gated, worker_for
@@ -235,6 +236,11 @@ def anonymous(value: Any, key: str = "") -> Any:
     return re.sub(r"\d+@[\w.-]+", "golden", value)
 
 
+def path_of(name: str) -> Path:
+    """Return the file of a history by the present rules; those by the first have no number."""
+    return HISTORIES / f"{name}-{RULES}.json"
+
+
 async def main() -> None:
     """Record all that aren't there yet."""
     HISTORIES.mkdir(exist_ok=True)
@@ -244,10 +250,10 @@ async def main() -> None:
         graphs = registry()
         async with worker_for(env.client, graphs) as queue:
             for graph in graphs.names:
-                if not (HISTORIES / f"{graph}.json").exists():
+                if not path_of(graph).exists():
                     for name, history in (await record(env.client, queue, graph)).items():
                         clean = json.dumps(anonymous(json.loads(history)), indent=1)
-                        (HISTORIES / f"{name}.json").write_text(clean + "\n")
+                        path_of(name).write_text(clean + "\n")
                         print(f"recorded {name}")
     gc.collect()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from strands.multiagent.graph import Graph
 from strands.multiagent.swarm import Swarm
 from temporalio.client import Client, WorkflowUpdateFailedError
 
-from durable_strands import DurableSwarm, GraphRegistry, InvalidGraphInputError, NodeOptions
+from durable_strands import (
+    DurableSwarm,
+    GraphFailedError,
+    GraphRegistry,
+    InvalidGraphInputError,
+    NodeOptions,
+)
 
 from .support import (
     Gate,
@@ -87,6 +94,53 @@ async def test_hooks_and_conditions_of_a_run_are_called_one_after_the_other(
         assert (await result).status is Status.COMPLETED
         assert await failed_tasks(client, run.id) == 0
     assert (crowd.most, crowd.calls) == (1, 2 * (4 * 3 + 4 + 1))
+
+
+async def test_a_status_that_is_asked_for_changes_nothing(client: Client) -> None:
+    """Runs with hooks, limits and timers, on a busy worker, replay however often they are asked.
+
+    When a query comes with a workflow task that runs a local activity, the run hears of the result
+    one task later than a replay.
+    """
+
+    class Hooks:
+        def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+            for event in (BeforeNodeCallEvent, AfterNodeCallEvent):
+                registry.add_callback(event, self.call)
+
+        async def call(self, event: Any) -> None:
+            await asyncio.sleep(0.01)
+
+    async def works(prompt: str) -> str:
+        await asyncio.sleep(random.uniform(0.05, 0.5))
+        return "W"
+
+    def limited(builder: Any) -> None:
+        builder.set_hook_providers([Hooks()])
+        builder.set_execution_timeout(0.6)
+
+    def factory() -> Graph:
+        inner = build({"a": works, "b": works, "c": works}, [("a", "b")], configure=limited)
+        nodes = {"plain": works, "team": inner, "each": works, "end": "E"}
+        edges = [(name, "end") for name in ("plain", "team", "each")]
+        return build(nodes, edges, configure=_hooked(Hooks()))
+
+    options = {
+        "each": NodeOptions(map_over=lambda: [1, 2, 3], on_failure="prune"),
+        "team": NodeOptions(on_failure="prune"),
+    }
+
+    async def watched(run: Any) -> None:
+        ended = asyncio.ensure_future(run.result())
+        while not ended.done():
+            await run.status()
+            await asyncio.sleep(0.1)
+        await ended
+        assert await failed_tasks(client, run.id) == 0
+
+    async with serve(client, factory, nodes=options) as graph:
+        runs = [await graph.start("T") for _ in range(24)]
+        await asyncio.gather(*map(watched, runs))
 
 
 async def test_large_states_of_hooks_side_by_side_fit_their_tasks(client: Client) -> None:
@@ -258,6 +312,24 @@ async def test_a_retry_gives_what_it_took_over_whole(client: Client) -> None:
     assert calls == ["a", "b", "c", "c"]
     assert str(result.results["a"].result).strip() == "a" * 800_000
     assert str(result.results["team"].result.results["b"].result).strip() == "b" * 800_000  # type: ignore[union-attr]
+
+
+async def test_a_failure_too_large_for_one_payload_has_its_results_whole(client: Client) -> None:
+    def broken(_: str) -> str:
+        raise ValueError("broken")
+
+    def factory() -> Graph:
+        nodes = {f"n{i}": (lambda _, i=i: f"{i}" * 700_000) for i in range(4)}
+        return build({**nodes, "bad": broken}, [(name, "bad") for name in ("n0", "n1")])
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        with pytest.raises(ValueError, match="broken") as raised:
+            await run.result()
+    failed = raised.value.__cause__
+    assert isinstance(failed, GraphFailedError)
+    assert failed.result is not None
+    assert {len(str(failed.result.results[f"n{i}"].result).strip()) for i in range(2)} == {700_000}
 
 
 # -- sessions ------------------------------------------------------------------------------------

@@ -55,12 +55,15 @@ async def test_an_agent_that_cancels_itself_fails_its_swarm(client: Client) -> N
     assert [node.node_id for node in result.node_history] == ["a"]
 
 
-async def test_who_asks_in_a_swarm_has_no_result_yet(client: Client) -> None:
+async def test_who_asks_in_a_swarm_has_a_result_that_says_so(client: Client) -> None:
+    theirs = await asking_swarm().invoke_async("T")
     async with swarm_of(client, asking_swarm) as durable:
         result = await durable.invoke_async("T")
-        assert result.status is Status.INTERRUPTED
-        assert result.results == {}
-        assert result.accumulated_usage["totalTokens"] == 0
+    assert result.status is Status.INTERRUPTED
+    for ours in (result, theirs):
+        assert [part.status for part in ours.results.values()] == [Status.INTERRUPTED]
+    assert list(result.results) == list(theirs.results)
+    assert result.accumulated_usage == theirs.accumulated_usage
 
 
 async def test_error_edges_follow_whatever_fails(client: Client) -> None:

@@ -29,4 +29,4 @@ async def test_a_golden_history_replays_under_any_hash_seed(
 
 
 def test_there_are_golden_histories() -> None:
-    assert len(list(HISTORIES.glob("*.json"))) >= 13
+    assert len(list(HISTORIES.glob("*.json"))) >= 26

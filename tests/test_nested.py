@@ -594,6 +594,43 @@ async def test_a_retry_takes_over_a_node_that_builds_its_input_from_a_nested_res
     assert calls == ["x", "c", "d", "d"]
 
 
+async def test_a_retry_takes_over_what_was_done_side_by_side(client: Client) -> None:
+    """In the order in which it was done: each sees the state that those before it have left."""
+    calls: list[str] = []
+    failures = iter([True])
+
+    class Writes(Stub):
+        def __init__(self, name: str, delay: float = 0.0) -> None:
+            super().__init__(name)
+            self.name, self.delay = name, delay
+
+        async def stream_async(self, prompt: Any = None, **kwargs: Any) -> Any:
+            calls.append(self.name)
+            await asyncio.sleep(self.delay)
+            if self.name == "end" and next(failures, False):
+                raise ValueError("once")
+            kwargs["invocation_state"] |= {self.name: True, "last": self.name}
+            async for event in super().stream_async(prompt):
+                yield event
+
+    def factory() -> Graph:
+        one = build({"a": Writes("a", 0.6), "a2": Writes("a2")}, [("a", "a2")])
+        deep = build({"b": Writes("b"), "b2": Writes("b2", 1.2)}, [("b", "b2")])
+        nodes = {"one": one, "two": build({"deep": deep}), "end": Writes("end")}
+        return build(nodes, [("one", "end"), ("two", "end")])
+
+    async with serve(client, factory) as graph:
+        run = await graph.start("T")
+        with pytest.raises(ValueError, match="once"):
+            await run.result()
+        before = (await run.status()).invocation_state
+        del calls[:]
+        again = await run.retry()
+        await again.result()
+        assert calls == ["end"]
+        assert (await again.status()).invocation_state == {**before, "end": True, "last": "end"}
+
+
 async def test_a_subclass_of_graph_runs_whole_in_one_activity(client: Client) -> None:
     class Special(Graph):
         pass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from durable_strands import (
     InvalidGraphInputError,
     NodeOptions,
     SessionBusyError,
+    on_error,
 )
 
 from .support import Gate, ScriptedModel, asked_by, build, gated, replay_queue, worker_for
@@ -116,6 +120,65 @@ async def test_a_run_that_never_began_forgets_nothing(client: Client) -> None:
         result = await graph.invoke_async("three")
         await replay_queue(client, queue)
     assert text(result, "a") == "one | three"
+
+
+async def test_a_retry_remembers_the_runs_before_its_own(client: Client) -> None:
+    registry = GraphRegistry()
+    failures = iter([False, True])
+
+    def sometimes(_: str) -> str:
+        if next(failures, False):
+            raise ValueError("once")
+        return "B"
+
+    registry.add("g", lambda: build({"a": remembering(), "b": sometimes}, [("a", "b")]))
+    async with worker_for(client, registry) as queue:
+        graph = DurableGraph(client, "g", task_queue=queue, id=f"s10-{queue}", session="s")
+        await graph.invoke_async("zero")
+        run = await graph.start("one")
+        with pytest.raises(ValueError, match="once"):
+            await run.result()
+        await (await run.retry()).result()
+        result = await graph.invoke_async("two")
+        await replay_queue(client, queue)
+    assert text(result, "a") == "zero | one | two"
+
+
+async def test_what_was_cut_off_is_not_remembered_even_if_it_went_on(client: Client) -> None:
+    """An activity hears of its cancellation late, and its model may not listen at all."""
+
+    class Deaf(Remembering):
+        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            until = time.monotonic() + (2 if "SLOW" in str(messages[-1]) else 0)
+            while time.monotonic() < until:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.1)
+            async for event in super().stream(messages):
+                yield event
+
+    async def waits(_: str) -> str:
+        await asyncio.sleep(3)
+        return "late"
+
+    def factory() -> Graph:
+        def limited(builder: Any) -> None:
+            builder.set_execution_timeout(1)
+
+        deaf = Agent(model=Deaf(""), callback_handler=None)
+        nodes = {"team": build({"x": deaf}, configure=limited), "sorry": waits}
+        return build(nodes, [("team", "sorry", on_error)], entries=["team", "sorry"])
+
+    registry = GraphRegistry()
+    registry.add("g", factory)
+    async with worker_for(client, registry) as queue:
+        graph = DurableGraph(client, "g", task_queue=queue, id=f"s11-{queue}", session="s")
+        run = await graph.start("SLOW one")
+        await run.result()
+        stops = [event async for event in run.events() if event["type"].endswith("node_stream")]
+        assert not any(event["event"]["type"].endswith("node_stop") for event in stops)
+        result = await graph.invoke_async("two")
+        await replay_queue(client, queue)
+    assert str(result.results["team"].get_agent_results()[0]).strip() == "two"
 
 
 async def test_one_run_at_a_time(client: Client) -> None:

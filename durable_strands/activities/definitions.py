@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from temporalio import activity
@@ -54,16 +55,17 @@ def activities_of(
         return answer
 
     @activity.defn(name=wire.EDGES_ACTIVITY)
-    async def edges(data: dict[str, Any]) -> dict[str, Any]:
-        return await evaluate_edges(find(data["graph"]), data, payload_limit)
+    async def edges(data: dict[str, Any], tells: bool = False) -> dict[str, Any]:
+        work = evaluate_edges(find(data["graph"]), data, payload_limit)
+        return await _telling(tells, work)
 
     @activity.defn(name=wire.HOOKS_ACTIVITY)
-    async def hooks(data: dict[str, Any]) -> dict[str, Any]:
-        return await run_hooks(find(data["graph"]), data, payload_limit)
+    async def hooks(data: dict[str, Any], tells: bool = False) -> dict[str, Any]:
+        return await _telling(tells, run_hooks(find(data["graph"]), data, payload_limit))
 
     @activity.defn(name=wire.PREPARE_ACTIVITY)
-    async def prepared(data: dict[str, Any]) -> dict[str, Any]:
-        return await prepare(find(data["graph"]), data)
+    async def prepared(data: dict[str, Any], tells: bool = False) -> dict[str, Any]:
+        return await _telling(tells, prepare(find(data["graph"]), data))
 
     @activity.defn(name=wire.JOURNAL_ACTIVITY)
     async def journal(data: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +82,23 @@ def activities_of(
         if node.plan is None
     ]
     return [plan, edges, hooks, prepared, journal, session, *nodes]
+
+
+async def _telling(tells: bool, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """Do the work of a local activity, and signal its run that it is done, if it waits for that.
+
+    See `workflows.local` for why it may. The signal is sent before the result is there, so that
+    both are known at the latest with the next workflow task.
+    """
+    outcome = await work
+    if not tells:
+        return outcome
+    token = uuid.uuid4().hex
+    info = activity.info()
+    assert info.workflow_id is not None, "a local activity belongs to a workflow"
+    run = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    await run.signal(wire.DONE, token)
+    return {**outcome, "token": token}
 
 
 def _node_activity(graph: RegisteredGraph, path: str, sink: StreamSink | None) -> Activity:

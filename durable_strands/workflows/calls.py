@@ -32,14 +32,14 @@ async def local(activity: str, argument: dict[str, Any], summary: str) -> Any:
         FailureError: It failed. (The SDK raises the activity's own error for a local one.)
         asyncio.CancelledError: The run was cancelled meanwhile.
     """
-    return await taken(start_local(activity, argument, summary))
+    return await taken(start_local(activity, [argument], summary))
 
 
-def start_local(activity: str, argument: dict[str, Any], summary: str) -> asyncio.Future[Any]:
+def start_local(activity: str, arguments: list[Any], summary: str) -> asyncio.Future[Any]:
     """Start a local activity, whose result is `taken` then."""
     return workflow.start_local_activity(
         activity,
-        argument,
+        args=arguments,
         start_to_close_timeout=_LOCAL_TIMEOUT,
         retry_policy=_LOCAL_RETRY,
         summary=summary[:200],

@@ -46,10 +46,12 @@ class ActiveClock:
 
         A server's timer may come a second late, when what it was to stop has gone on already.
         """
-        if self._told or not self.is_spent():
-            return False
-        self._told = True
-        return True
+        return self.is_spent() and self.expired()
+
+    def expired(self) -> bool:
+        """Say, once, that the limit is used up."""
+        first, self._told = not self._told, True
+        return first
 
     def is_spent(self) -> bool:
         """Say whether the limit is used up."""
@@ -92,7 +94,4 @@ class ActiveClock:
     async def _watch(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="execution timeout")
         self._timer = None
-        self._local.pin()
-        if not self._told:
-            self._told = True
-            self._on_limit()
+        self._on_limit()

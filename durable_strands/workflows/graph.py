@@ -135,6 +135,12 @@ class StrandsGraph:
         else:
             workflow.logger.warning("problem=<%s> | answers ignored", problem)
 
+    @workflow.signal(name=wire.DONE, description="For the run's own local activities.")
+    def local_done(self, *args: Any) -> None:
+        """Learn that a local activity is done; anything else is ignored."""
+        if self._run is not None and args and isinstance(args[0], str):
+            self._run.local.done(args[0])
+
     def _problem(self, args: tuple[Any, ...]) -> str | None:
         if len(args) not in (1, 2):
             return (

@@ -24,11 +24,25 @@ class Journal:
 
     def __init__(self, entries: Iterable[JournalEntry] = ()) -> None:
         """Take over `entries`, which are in order of completion."""
+        visits = {(entry.outcome.node, entry.outcome.visit): entry for entry in entries}
         self._entries = {
-            (entry.outcome.node, entry.outcome.visit): (position, entry)
-            for position, entry in enumerate(entries)
+            visit: (position, entry) for position, (visit, entry) in enumerate(visits.items())
         }
+        self._unclaimed = dict.fromkeys(range(len(self._entries)))
+        self._lowest = 0
         self._ready: dict[int, tuple[Taker, str, NodeOutcome]] = {}
+
+    @property
+    def claims(self) -> int:
+        """How many visits are still to be taken over."""
+        return len(self._unclaimed)
+
+    @property
+    def may_have_an_earlier(self) -> bool:
+        """Whether one is ready, but another that came before it in the earlier run isn't."""
+        while self._lowest not in self._unclaimed and self._unclaimed:
+            self._lowest += 1
+        return bool(self._ready) and bool(self._unclaimed) and self._lowest < min(self._ready)
 
     def has(
         self,
@@ -47,7 +61,9 @@ class Journal:
             taker: Who is to take it.
             node: The node's id, by which the taker knows it.
         """
-        position, entry = self._entries.pop((path, visit), (0, None))
+        position, entry = self._entries.pop((path, visit), (-1, None))
+        if entry is not None:
+            del self._unclaimed[position]
         if entry is None or NodeInput.seen(argument(), entry.hooked) != entry.argument:
             return False
         self._ready[position] = taker, node, entry.outcome

@@ -1,23 +1,29 @@
 """A run's local activities: its hooks, its conditions, what its nodes' functions make.
 
-Their results must be acted upon in a replay where the run did. Core doesn't see to that alone: when
+Their results must be acted upon in a replay where the run did. Core alone doesn't see to that: when
 a query comes with a workflow task that runs a local activity, the task ends with the activity's
 marker, and the workflow hears of the result only in the next one, together with whatever else has
-happened by then. A replay hears of it in the first. So where anything else may happen, a result is
-taken at the side of a timer, which fires at one place in history.
+happened by then. A replay hears of it in the first.
+
+So where anything else may happen, the activity signals the run before it ends, and the result is
+taken with the signal, which is at one place in history. Within a workflow task the SDK brings
+signals first; then come ends of activities and timers, and results of local activities last. A
+replay, which has the result already, takes it with the signal, before the rest. So the run must:
+what comes between the signal and the result is put off until the result is taken and all that
+follows from it is done (`afterwards`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from temporalio import workflow
 
+from .. import wire
 from .calls import start_local, taken
 from .gate import TaskGate
 
@@ -32,6 +38,14 @@ class Limit(Protocol):
         """Return how much of it is left."""
 
 
+class Loop(Protocol):
+    """Who acts upon what happens: an orchestration."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened that it hasn't acted upon."""
+
+
 class LocalActivities:
     """Runs a run's local activities, one at a time.
 
@@ -41,6 +55,7 @@ class LocalActivities:
 
     Attributes:
         limits: The limits that are running; each puts itself in, and takes itself out.
+        loops: The loops that wait for news, likewise.
         now: The workflow's time at the last event that is at one place in history: a local
             activity's result may be at two.
     """
@@ -57,23 +72,37 @@ class LocalActivities:
             is_asking: Says whether the run waits for answers, which may come at any time.
         """
         self.limits: dict[Limit, None] = {}
+        self.loops: dict[Loop, None] = {}
         self.now: datetime = workflow.now()
-        self._has_timers = rules >= 1
+        self._has_signals = rules >= 1
         self._gate = gate
         self._largest = largest
         self._is_asking = is_asking
         self._one = asyncio.Lock()
-        self._in_flight = 0
+        self._in_flight: dict[wire.Visit, None] = {}
+        self._waits = False
+        self._tokens: dict[str, None] = {}
+        self._answered: list[Callable[[], None]] = []
+        self._put_off: list[Callable[[], None]] = []
+        self._release: asyncio.Task[None] | None = None
 
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Run an activity of the server's, whose end may come while a local one runs."""
-        self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            self.pin()
+    async def before(self) -> None:
+        """Return when the local activities that are wanted now are done.
+
+        So the hooks before nodes that begin together run before any of these does: as in Strands,
+        and with nothing beside them.
+        """
+        if self._has_signals:
+            async with self._one:
+                pass
+
+    def began(self, visit: wire.Visit) -> None:
+        """Take note that a visit's activity begins: its end may come while a local one runs."""
+        self._in_flight[visit] = None
+
+    def ended(self, visit: wire.Visit) -> None:
+        """Take note that the run has heard of a visit's end, or has cut it off."""
+        self._in_flight.pop(visit, None)
 
     def pin(self) -> None:
         """Take note of the time: this is at one place in history."""
@@ -83,6 +112,11 @@ class LocalActivities:
     def is_idle(self) -> bool:
         """Whether none is under way."""
         return not self._one.locked()
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether a result is about to be taken: its signal is there."""
+        return bool(self._tokens)
 
     async def run(self, activity: str, argument: Callable[[], dict[str, Any]], summary: str) -> Any:
         """Run one, when its turn has come; see `calls.local`.
@@ -96,21 +130,67 @@ class LocalActivities:
             await self._gate.admit(self._largest)
             size = 0
             try:
-                result = start_local(activity, argument(), summary)
-                if self._has_timers and self._something_may_happen():
-                    try:
-                        await workflow.sleep(0.001, summary="where a local result is taken")
-                    except asyncio.CancelledError:
-                        result.cancel()
-                        raise
-                    self.pin()
+                tells = self._has_signals and self._something_may_happen()
+                result = start_local(activity, [argument(), *([True] if tells else [])], summary)
+                if tells:
+                    await self._signal(result)
                 data = await taken(result)
                 size = len(json.dumps(data))
                 return data
             finally:
                 self._gate.settle(self._largest, size)
 
+    def done(self, token: str) -> None:
+        """Take a signal; with no local activity under way that tells, it means nothing."""
+        if self._waits:
+            self._tokens[token] = None
+
+    def afterwards(self, act: Callable[[], None], *, is_answer: bool = False) -> None:
+        """Act upon something that came from outside: now, unless a result is about to be taken.
+
+        Args:
+            act: What to do about it.
+            is_answer: Whether it came by a message, so before whatever else a task brings.
+        """
+        if not self.is_taking:
+            act()
+            return
+        (self._answered if is_answer else self._put_off).append(act)
+        if self._release is None:
+            self._release = asyncio.create_task(self._act_upon_the_rest())
+
+    async def _act_upon_the_rest(self) -> None:
+        for acts in (self._answered, self._put_off):
+            # A condition is looked at when nothing else can go on.
+            await workflow.wait_condition(lambda: not self.is_taking and self._is_quiet())
+            while acts:
+                acts.pop(0)()
+        self._release = None
+
+    def _is_quiet(self) -> bool:
+        return not any(loop.has_news for loop in self.loops)
+
+    async def _signal(self, result: asyncio.Future[Any]) -> None:
+        """Wait for the signal with which a result is to be taken."""
+        self._waits = True
+        try:
+            await workflow.wait_condition(lambda: self._may_be_taken(result))
+        except asyncio.CancelledError:
+            result.cancel()
+            raise
+        finally:
+            self._waits = False
+            self._tokens.clear()
+        self.pin()
+
+    def _may_be_taken(self, result: asyncio.Future[Any]) -> bool:
+        if not result.done():
+            return False
+        if result.cancelled() or result.exception() is not None:
+            return True  # It came to no signal.
+        return result.result().get("token") in self._tokens
+
     def _something_may_happen(self) -> bool:
         """Say whether history may get an event that the run acts upon, but for being cancelled."""
         near = any(limit.left() < _NEAR for limit in self.limits)
-        return self._in_flight > 0 or self._is_asking() or near
+        return bool(self._in_flight) or self._is_asking() or near

@@ -125,6 +125,8 @@ class Orchestration:
         outside the workflow's own loop, and that is not the run's end.
         """
         self._is_over = True
+        for node in self._visits:
+            self._run.local.ended((self.state.path(node), self.state.open_visit(node).number))
         why = self.state.reason or "the run has ended"
         if self._place.wake is None:
             self._run.interrupts.cancel(why)
@@ -156,6 +158,8 @@ class Orchestration:
                     commands.extend(await self._ask(command))
                 else:
                     return command
+            if self._run.journal.may_have_an_earlier:
+                await self._run.settled()
             done = self._run.journal.next(self)
             if done is not None:
                 self._took(*done)
@@ -170,14 +174,33 @@ class Orchestration:
                     self._rests = True
                     return None
                 self._run.show()
-                await workflow.wait_condition(lambda: bool(self._inbox))
+                await self._news()
             if self._clock.ran_out():
                 commands.extend(self._scheduler.expired())
                 continue
             commands.extend(await self._inbox.popleft()())
 
-    def _post(self, event: Event) -> None:
-        """Have an event processed; if all of this rests, what it rests in goes on first."""
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened that it hasn't acted upon."""
+        return bool(self._inbox)
+
+    async def _news(self) -> None:
+        """Wait for something to happen."""
+        local = self._run.local
+        local.loops[self] = None
+        try:
+            await workflow.wait_condition(lambda: self.has_news and not local.is_taking)
+        finally:
+            del local.loops[self]
+        local.pin()
+
+    def _post(self, event: Event, *, is_answer: bool = False) -> None:
+        """Have an event processed, when it is its turn."""
+        self._run.local.afterwards(lambda: self._take(event), is_answer=is_answer)
+
+    def _take(self, event: Event) -> None:
+        """Take an event in; if all of this rests, what it rests in goes on first."""
         self._inbox.append(event)
         if self._rests:
             assert self._place.wake is not None, "only what runs inside another rests"
@@ -198,7 +221,7 @@ class Orchestration:
         """Take answers to what a node asked; `complete` says that it has all of them."""
         self.state.open_visit(node).answers += answers
         if complete:
-            self._post(lambda: self._released(node))
+            self._post(lambda: self._released(node), is_answer=True)
 
     async def _released(self, node: str) -> Commands:
         """Let a node go on that has all its answers."""
@@ -211,8 +234,8 @@ class Orchestration:
         return self._scheduler.proceed()
 
     async def _expired(self) -> Commands:
-        """Take the execution timeout to the scheduler."""
-        return self._scheduler.expired()
+        """Take the execution timeout to the scheduler, unless the loop has noticed it itself."""
+        return self._scheduler.expired() if self._clock.expired() else []
 
     async def _unanswered(self, node: str) -> Commands:
         """Fail a node whose questions nobody answered in time."""
@@ -228,6 +251,7 @@ class Orchestration:
 
     async def _visit_over(self, node: str, number: int, over: Over) -> Commands:
         """Take the end of a visit's task to the scheduler: the visit's end, or a pause."""
+        self._run.local.ended((self.state.path(node), number))
         if not self.state.is_open(node, number):
             return []  # Its time was up in the same workflow task.
         del self._visits[node]
@@ -277,7 +301,6 @@ class Orchestration:
     async def _remind(self, node: str, seconds: float) -> None:
         path = self.state.path(node)
         await workflow.sleep(seconds, summary=f"interrupt timeout of {path}")
-        self._run.local.pin()
         self._post(lambda: self._unanswered(node))
 
     def _forget_reminder(self, node: str) -> None:
@@ -344,21 +367,22 @@ class Orchestration:
         if limit is not None and size > limit:
             text = wire.too_large(f"the input of node {path!r}", size, limit)
             return wire.ErrorInfo.own("PayloadTooLargeError", text)
+        await self._run.local.before()
         await self._run.gate.admit(size)
         plan = self.state.node_plan(node)
         kind = wire.activity_type(self._run.graph, path)
         try:
-            with self._run.local.beside():
-                data = await workflow.execute_activity(
-                    kind,
-                    argument,
-                    activity_id=wire.activity_id(path, number, command.resume),
-                    task_queue=plan.task_queue,
-                    start_to_close_timeout=timedelta(seconds=plan.timeout),
-                    heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
-                    retry_policy=retry_policy(plan.retry),
-                    summary=plan.summary or f"{path[:300]}, visit {number}",
-                )
+            self._run.local.began((path, number))
+            data = await workflow.execute_activity(
+                kind,
+                argument,
+                activity_id=wire.activity_id(path, number, command.resume),
+                task_queue=plan.task_queue,
+                start_to_close_timeout=timedelta(seconds=plan.timeout),
+                heartbeat_timeout=timedelta(seconds=plan.heartbeat_timeout),
+                retry_policy=retry_policy(plan.retry),
+                summary=plan.summary or f"{path[:300]}, visit {number}",
+            )
             outcome = wire.NodeOutcome.load(data)
         except ActivityError as failure:
             return error_info(failure)
@@ -439,6 +463,7 @@ class Orchestration:
             earlier=None if earlier is None else earlier.ending(),
             sources=self.state.sources(command) if item is None else item.sources,
             index=None if item is None else item.index,
+            mapped=0 if item is None else item.mapped,
         )
         if plan.maps:
             items = tuple(prepared.items or ())
@@ -451,6 +476,7 @@ class Orchestration:
                 item_visit=self._place.item_visit,
                 inputs=command.inputs,
                 sources=tuple(self.state.sources(command)),
+                mapped=visit.number,
                 enclosing=self._place.enclosing,
                 wake=wake,
             )

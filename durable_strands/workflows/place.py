@@ -23,6 +23,7 @@ class Place:
             remember is that visit's own.
         inputs: `(source, result)` that a mapped node consumed.
         sources: The same as dependencies without texts.
+        mapped: Number of the visit of the mapped node as a whole.
         enclosing: The visits that it takes place in, the outermost first.
         wake: Called when it came to rest, and may go on; None for the outermost, which doesn't.
     """
@@ -34,6 +35,7 @@ class Place:
     item_visit: wire.Visit | None = None
     inputs: tuple[tuple[str, wire.NodeReport], ...] = ()
     sources: tuple[wire.Dependency, ...] = ()
+    mapped: int = 0
     enclosing: tuple[wire.Enclosing, ...] = ()
     wake: Callable[[], None] | None = None
 
@@ -47,7 +49,13 @@ class Place:
             return None
         index = int(node)
         sources = list(self.sources) if index == 0 else []
-        return wire.Item(value=self.items[index], index=index, of=len(self.items), sources=sources)
+        return wire.Item(
+            value=self.items[index],
+            index=index,
+            of=len(self.items),
+            mapped=self.mapped,
+            sources=sources,
+        )
 
 
 def mapped_plan(plan: wire.NodePlan, graph: str, count: int) -> wire.GraphPlan:

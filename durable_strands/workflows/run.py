@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from temporalio import workflow
 
 from .. import wire
 from .gate import TaskGate
@@ -22,6 +25,11 @@ class Asker(Protocol):
 
     def answered(self, node: str, answers: list[wire.Answer], *, complete: bool) -> None:
         """Take answers to what a node asked; `complete` says that it has all of them."""
+
+
+def _depth(plan: wire.GraphPlan) -> int:
+    """Return in how many levels a plan's nodes lie."""
+    return 1 + max((_depth(node.plan) for node in plan.nodes if node.plan is not None), default=0)
 
 
 class Run:
@@ -50,7 +58,7 @@ class Run:
         self.interrupts = Interrupts()
         self.journal = journal
         self.slots = Slots(min(plan.max_concurrency or _MOST_AT_ONCE, _MOST_AT_ONCE))
-        self.gate = TaskGate()
+        self.gate = TaskGate(lambda act: self.local.afterwards(act))
         self.local = LocalActivities(
             plan.rules,
             self.gate,
@@ -60,11 +68,29 @@ class Run:
         self.snapshots: dict[tuple[str, wire.Visit | None], dict[str, Any]] = {}
         self.in_session = request.session is not None
         self.show: Callable[[], None] = lambda: None
+        self._steps = 2 + 2 * _depth(plan)
         self._order: dict[str, int] = {}
         for position, (path, _) in enumerate(plan.paths()):
             self._order[path] = self._order[wire.mapped(path)] = position
         self._visits: dict[str, int] = {}
         self._askers: dict[wire.Visit, tuple[Asker, str]] = {}
+
+    async def settled(self) -> None:
+        """Return when nothing more begins without an answer from outside.
+
+        So every visit that an earlier run has finished, and that may come, has been asked for: also
+        those in nested graphs that have only begun, or before which hooks run.
+        """
+        steps = 0
+        while steps < self._steps:
+            before = self.journal.claims
+            await asyncio.sleep(0)
+            steps += 1
+            if not self.local.is_idle:
+                await workflow.wait_condition(lambda: self.local.is_idle)
+                steps = 0
+            if self.journal.claims != before:
+                steps = 0
 
     def merge(self, changes: wire.StateChanges) -> None:
         """Merge changes into the invocation state; the later in history wins."""
