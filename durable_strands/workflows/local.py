@@ -150,9 +150,11 @@ class LocalActivities:
 
         Args:
             act: What to do about it.
-            is_answer: Whether it came by a message, so before whatever else a task brings.
+            is_answer: Whether it came by a message, so before whatever else a task brings. Then
+                the signal may be among the messages that are still to be looked at: their order is
+                not the same in a replay.
         """
-        if not self.is_taking:
+        if not (self._waits if is_answer else self.is_taking):
             act()
             return
         (self._answered if is_answer else self._put_off).append(act)
