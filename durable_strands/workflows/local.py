@@ -130,6 +130,10 @@ class LocalActivities:
             await self._gate.admit(self._largest)
             size = 0
             try:
+                if self._has_signals:
+                    # Nothing may begin beside it that isn't known yet, a question say: what waits
+                    # for its turn waits until it is over.
+                    await workflow.wait_condition(self._is_quiet)
                 tells = self._has_signals and self._something_may_happen()
                 result = start_local(activity, [argument(), *([True] if tells else [])], summary)
                 if tells:
