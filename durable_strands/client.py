@@ -50,7 +50,14 @@ from .errors import (
     RunClosedError,
     SessionBusyError,
 )
-from .history import Closing, HistoryReader, closed_error, closing_of, started_with
+from .history import (
+    Closing,
+    HistoryReader,
+    ask_status,
+    closed_error,
+    closing_of,
+    started_with,
+)
 from .sinks import Live, StreamSource, listening
 
 Result = TypeVar("Result", GraphResult, SwarmResult, default=GraphResult)
@@ -332,7 +339,7 @@ class GraphRun(Generic[Result]):
             closing = await self._closing()
             if closing.report is not None:
                 return closing.report
-        return wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
+        return await ask_status(self._handle)
 
     async def result(self) -> Result:
         """Wait for the run's end and return its result; raises as `DurableGraph.invoke_async`."""

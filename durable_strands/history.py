@@ -17,7 +17,7 @@ from temporalio.api.common.v1 import Payloads
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import WorkflowHandle
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
@@ -141,7 +141,7 @@ class HistoryReader:
         """Ask the run, however long it takes until a worker is there to answer."""
         while True:
             try:
-                return wire.RunReport.load(await self._handle.query(wire.STATUS_QUERY))
+                return await ask_status(self._handle)
             except RPCError as error:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise
@@ -300,6 +300,30 @@ _TRANSLATORS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: HistoryReader._run_closed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: HistoryReader._run_closed,
 }
+
+
+_TRIES = 5
+"""How often a status is asked for before it is given up."""
+
+
+async def ask_status(handle: WorkflowHandle[Any, Any]) -> wire.RunReport:
+    """Ask a run for its report.
+
+    The run's own answer never fails. A worker that doesn't know the run yet may fail to build it
+    up from a history that is being written; so it is asked again.
+
+    Raises:
+        temporalio.client.WorkflowQueryFailedError: It failed again and again.
+        temporalio.service.RPCError: There is no such run, or no worker to answer.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return wire.RunReport.load(await handle.query(wire.STATUS_QUERY))
+        except WorkflowQueryFailedError:
+            if not left:
+                raise
+            await asyncio.sleep(0.5)
+    raise AssertionError("the last try returns or raises")
 
 
 def _restored(

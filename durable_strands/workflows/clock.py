@@ -93,5 +93,6 @@ class ActiveClock:
 
     async def _watch(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="execution timeout")
+        await self._local.turn()
         self._timer = None
         self._on_limit()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
 
@@ -15,10 +15,6 @@ workflow that sends a larger one.
 """
 
 
-def _now(act: Callable[[], None]) -> None:
-    act()
-
-
 class TaskGate:
     """Spreads large arguments and results over workflow tasks; see `_TASK_BYTES`.
 
@@ -26,13 +22,13 @@ class TaskGate:
     a local activity's result is known isn't the same in a replay (see `local`).
     """
 
-    def __init__(self, afterwards: Callable[[Callable[[], None]], None] = _now) -> None:
+    def __init__(self, turn: Callable[[], Awaitable[None]] | None = None) -> None:
         """Begin with an empty task.
 
         Args:
-            afterwards: Ends a pause, when it may end; see `LocalActivities.afterwards`.
+            turn: Returns when a pause that is over may end; see `LocalActivities.turn`.
         """
-        self._afterwards = afterwards
+        self._turn = turn
         self._lock = asyncio.Lock()
         self._bytes = 0
 
@@ -41,9 +37,8 @@ class TaskGate:
         async with self._lock:
             if self._bytes and self._bytes + size > _TASK_BYTES:
                 await workflow.sleep(0.001, summary="next workflow task: this one is full")
-                over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._afterwards(lambda: over.set_result(None))
-                await over
+                if self._turn is not None:
+                    await self._turn()
                 self._bytes = 0
             self._bytes += size
 

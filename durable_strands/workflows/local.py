@@ -1,22 +1,26 @@
-"""A run's local activities: its hooks, its conditions, what its nodes' functions make.
+"""A run's local activities, and the order in which it acts upon what comes from outside.
 
-Their results must be acted upon in a replay where the run did. Core alone doesn't see to that: when
-a query comes with a workflow task that runs a local activity, the task ends with the activity's
-marker, and the workflow hears of the result only in the next one, together with whatever else has
-happened by then. A replay hears of it in the first.
+Local activities call the run's hooks, its conditions, and what else its nodes' functions make.
+Their results must be acted upon in a replay where the run did. Core alone doesn't see to that:
 
-So where anything else may happen, the activity signals the run before it ends, and the result is
-taken with the signal, which is at one place in history. Within a workflow task the SDK brings
-signals first; then come ends of activities and timers, and results of local activities last. A
-replay, which has the result already, takes it with the signal, before the rest. So the run must:
-what comes between the signal and the result is put off until the result is taken and all that
-follows from it is done (`afterwards`).
+* When a query comes with a workflow task that runs a local activity, the task ends with the
+  activity's marker, and the workflow hears of the result only in the next one, together with
+  whatever else has happened by then. A replay hears of it in the first.
+* A query that builds a run up from its history may act upon events for which there was no workflow
+  task yet, and run local activities. A replay brings these events together with later ones.
+
+So where anything else may happen, a local activity signals the run before it ends, and its result
+is taken with the signal, which is at one place in history. And whatever comes from outside (ends of
+activities, timers, answers) is acted upon one by one, in the order in which it came, each when all
+that follows from the one before is done and no result is about to be taken. So it doesn't matter
+with what else it came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -82,9 +86,8 @@ class LocalActivities:
         self._in_flight: dict[wire.Visit, None] = {}
         self._waits = False
         self._tokens: dict[str, None] = {}
-        self._answered: list[Callable[[], None]] = []
-        self._put_off: list[Callable[[], None]] = []
-        self._release: asyncio.Task[None] | None = None
+        self._outside: deque[Callable[[], None]] = deque()
+        self._feeder: asyncio.Task[None] | None = None
 
     async def before(self) -> None:
         """Return when the local activities that are wanted now are done.
@@ -104,19 +107,10 @@ class LocalActivities:
         """Take note that the run has heard of a visit's end, or has cut it off."""
         self._in_flight.pop(visit, None)
 
-    def pin(self) -> None:
-        """Take note of the time: this is at one place in history."""
-        self.now = workflow.now()
-
     @property
     def is_idle(self) -> bool:
         """Whether none is under way."""
         return not self._one.locked()
-
-    @property
-    def is_taking(self) -> bool:
-        """Whether a result is about to be taken: its signal is there."""
-        return bool(self._tokens)
 
     async def run(self, activity: str, argument: Callable[[], dict[str, Any]], summary: str) -> Any:
         """Run one, when its turn has come; see `calls.local`.
@@ -139,39 +133,46 @@ class LocalActivities:
                 if tells:
                     await self._signal(result)
                 data = await taken(result)
+                self._tokens.pop(data.get("token"), None)
                 size = len(json.dumps(data))
                 return data
             finally:
                 self._gate.settle(self._largest, size)
 
     def done(self, token: str) -> None:
-        """Take a signal; with no local activity under way that tells, it means nothing."""
-        if self._waits:
-            self._tokens[token] = None
+        """Take the signal of a local activity that is done.
 
-    def afterwards(self, act: Callable[[], None], *, is_answer: bool = False) -> None:
-        """Act upon something that came from outside: now, unless a result is about to be taken.
-
-        Args:
-            act: What to do about it.
-            is_answer: Whether it came by a message, so before whatever else a task brings. Then
-                the signal may be among the messages that are still to be looked at: their order is
-                not the same in a replay.
+        It may come before the activity is even wanted: one that a query has run.
         """
-        if not (self._waits if is_answer else self.is_taking):
+        self._tokens[token] = None
+
+    def from_outside(self, act: Callable[[], None]) -> None:
+        """Act upon something that came from outside, when its turn comes."""
+        if not self._has_signals:
             act()
             return
-        (self._answered if is_answer else self._put_off).append(act)
-        if self._release is None:
-            self._release = asyncio.create_task(self._act_upon_the_rest())
+        self._outside.append(act)
+        if self._feeder is None:
+            self._feeder = asyncio.create_task(self._feed())
 
-    async def _act_upon_the_rest(self) -> None:
-        for acts in (self._answered, self._put_off):
+    async def turn(self) -> None:
+        """Return when it is the turn of something that came from outside just now."""
+        come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.from_outside(lambda: None if come.done() else come.set_result(None))
+        await come
+
+    async def _feed(self) -> None:
+        while self._outside:
             # A condition is looked at when nothing else can go on.
-            await workflow.wait_condition(lambda: not self.is_taking and self._is_quiet())
-            while acts:
-                acts.pop(0)()
-        self._release = None
+            await workflow.wait_condition(lambda: not self._is_taking and self._is_quiet())
+            self.now = workflow.now()
+            self._outside.popleft()()
+        self._feeder = None
+
+    @property
+    def _is_taking(self) -> bool:
+        """Whether a result is about to be taken: its signal is there."""
+        return self._waits and bool(self._tokens)
 
     def _is_quiet(self) -> bool:
         return not any(loop.has_news for loop in self.loops)
@@ -186,8 +187,7 @@ class LocalActivities:
             raise
         finally:
             self._waits = False
-            self._tokens.clear()
-        self.pin()
+        self.now = workflow.now()
 
     def _may_be_taken(self, result: asyncio.Future[Any]) -> bool:
         if not result.done():

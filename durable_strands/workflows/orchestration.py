@@ -187,20 +187,14 @@ class Orchestration:
 
     async def _news(self) -> None:
         """Wait for something to happen."""
-        local = self._run.local
-        local.loops[self] = None
+        self._run.local.loops[self] = None
         try:
-            await workflow.wait_condition(lambda: self.has_news and not local.is_taking)
+            await workflow.wait_condition(lambda: self.has_news)
         finally:
-            del local.loops[self]
-        local.pin()
+            del self._run.local.loops[self]
 
-    def _post(self, event: Event, *, is_answer: bool = False) -> None:
-        """Have an event processed, when it is its turn."""
-        self._run.local.afterwards(lambda: self._take(event), is_answer=is_answer)
-
-    def _take(self, event: Event) -> None:
-        """Take an event in; if all of this rests, what it rests in goes on first."""
+    def _post(self, event: Event) -> None:
+        """Have an event processed; if all of this rests, what it rests in goes on first."""
         self._inbox.append(event)
         if self._rests:
             assert self._place.wake is not None, "only what runs inside another rests"
@@ -221,7 +215,7 @@ class Orchestration:
         """Take answers to what a node asked; `complete` says that it has all of them."""
         self.state.open_visit(node).answers += answers
         if complete:
-            self._post(lambda: self._released(node), is_answer=True)
+            self._run.local.from_outside(lambda: self._post(lambda: self._released(node)))
 
     async def _released(self, node: str) -> Commands:
         """Let a node go on that has all its answers."""
@@ -301,6 +295,7 @@ class Orchestration:
     async def _remind(self, node: str, seconds: float) -> None:
         path = self.state.path(node)
         await workflow.sleep(seconds, summary=f"interrupt timeout of {path}")
+        await self._run.local.turn()
         self._post(lambda: self._unanswered(node))
 
     def _forget_reminder(self, node: str) -> None:
@@ -383,8 +378,10 @@ class Orchestration:
                 retry_policy=retry_policy(plan.retry),
                 summary=plan.summary or f"{path[:300]}, visit {number}",
             )
+            await self._run.local.turn()
             outcome = wire.NodeOutcome.load(data)
         except ActivityError as failure:
+            await self._run.local.turn()
             return error_info(failure)
         except ValidationError as invalid:
             return wire.ErrorInfo.own(

@@ -58,7 +58,7 @@ class Run:
         self.interrupts = Interrupts()
         self.journal = journal
         self.slots = Slots(min(plan.max_concurrency or _MOST_AT_ONCE, _MOST_AT_ONCE))
-        self.gate = TaskGate(lambda act: self.local.afterwards(act))
+        self.gate = TaskGate(lambda: self.local.turn())
         self.local = LocalActivities(
             plan.rules,
             self.gate,
@@ -126,7 +126,6 @@ class Run:
             answers: A response by interrupt id; the ledger has no `problem` with them.
             state: What came with them for the invocation state.
         """
-        self.local.pin()
         self.merge(wire.StateChanges(changed=state))
         released = []
         settled = self.interrupts.answer(answers)
