@@ -56,6 +56,7 @@ from .history import (
     ask_status,
     closed_error,
     closing_of,
+    has_moved_on,
     started_with,
 )
 from .sinks import Live, StreamSource, listening
@@ -495,6 +496,10 @@ class GraphRun(Generic[Result]):
         """Wait for the run's end and return what it says of it."""
         try:
             return Closing(report=wire.RunReport.load(await self._handle.result()))
+        except RPCError as error:
+            if not has_moved_on(error):
+                raise
+            return await self._closing()
         except WorkflowFailureError as failure:
             for kind, how in (
                 (CancelledError, "cancelled"),

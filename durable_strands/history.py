@@ -84,9 +84,7 @@ class HistoryReader:
                 all that is left of the run waits for a human. Called again, it goes on there.
         """
         self.closing = None
-        async for event in self._handle.fetch_history_events(wait_new_event=True):
-            if event.event_id <= self._position:
-                continue
+        async for event in self._history():
             self._position = event.event_id
             if event.event_type in _WAKING and self._may_rest:
                 for told in self._tell.rested():
@@ -114,6 +112,18 @@ class HistoryReader:
                 for told in self._narrator.ended(report):
                     yield told
             yield MultiAgentResultEvent(result=result_from_wire(report)).as_dict()
+
+    async def _history(self) -> AsyncIterator[HistoryEvent]:
+        """Yield the events that weren't read yet, and those to come."""
+        while True:
+            try:
+                async for event in self._handle.fetch_history_events(wait_new_event=True):
+                    if event.event_id > self._position:
+                        yield event
+                return
+            except RPCError as error:
+                if not has_moved_on(error):
+                    raise
 
     @property
     def _may_rest(self) -> bool:
@@ -300,6 +310,14 @@ _TRANSLATORS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: HistoryReader._run_closed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: HistoryReader._run_closed,
 }
+
+
+def has_moved_on(error: RPCError) -> bool:
+    """Say whether a server refused to go on with a history that it was being read from.
+
+    It may, when the workflow has come on between two pages: the reader begins again.
+    """
+    return "branch tokens" in error.message
 
 
 _TRIES = 5
