@@ -32,6 +32,17 @@ def _depth(plan: wire.GraphPlan) -> int:
     return 1 + max((_depth(node.plan) for node in plan.nodes if node.plan is not None), default=0)
 
 
+def _calls_functions(plan: wire.GraphPlan) -> bool:
+    """Say whether a run of a plan has local activities beside others: hooks, conditions, inputs."""
+    return bool(plan.hooks) or any(
+        [
+            *(edge.condition is not None for edge in plan.edges),
+            *(node.maps or node.builds_input for node in plan.nodes),
+            *(_calls_functions(node.plan) for node in plan.nodes if node.plan is not None),
+        ]
+    )
+
+
 class Run:
     """The memory that the orchestrations of one run share.
 
@@ -60,7 +71,7 @@ class Run:
         self.slots = Slots(min(plan.max_concurrency or _MOST_AT_ONCE, _MOST_AT_ONCE))
         self.gate = TaskGate(lambda: self.local.turn())
         self.local = LocalActivities(
-            plan.rules,
+            plan.rules if _calls_functions(plan) else 0,  # Else there is nothing to order.
             self.gate,
             plan.payload_limit or 0,
             lambda: bool(self.interrupts.pending),
